@@ -1,0 +1,1 @@
+"""Prefill-decode transfer over NIXL, on upstream's classes."""

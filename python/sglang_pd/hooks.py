@@ -1,0 +1,154 @@
+"""The one table of upstream touch points: what of upstream we change, why, and when it can go.
+
+A row is attached through upstream's own extension points, ``HookRegistry`` or ``register_resolution_hook``. Each row
+carries the signature and source digest of its target in the pinned version; ``python -m sglang_pd.hooks`` prints them
+as they are now, for the upgrade to a new upstream.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sglang_pd.upstream import Fingerprint, fingerprint
+
+Kind = Literal["before", "after", "around", "replace", "resolution"]
+PIPELINE = "sglang.srt.arg_groups."
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One touch point.
+
+    ``target``: dotted path upstream. ``kind``: how we attach; "resolution" wraps the step of upstream's argument
+    resolution that ``target`` names. ``ours``: ``module:function`` of ours. ``where``: "always" or "cpu".
+    """
+
+    target: str
+    kind: Kind
+    ours: str
+    where: Literal["always", "cpu"]
+    why: str
+    until: str
+    recorded: Fingerprint
+
+    def load(self) -> Callable[..., Any]:
+        module, _, name = self.ours.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+HOOKS: tuple[Hook, ...] = (
+    Hook(
+        target=PIPELINE + "platform_hook.handle_hardware_runtime_validation",
+        kind="resolution",
+        ours="sglang_pd.startup:verify_before_resolution",
+        where="always",
+        why="load_plugins and apply_hooks swallow errors: the launcher refuses to start unless every hook here is live",
+        until="upstream can be told to fail on a plugin error",
+        recorded=Fingerprint("(server_args: Any)", "c9ac1d27b1b8557d"),
+    ),
+    Hook(
+        target="sglang.srt.runtime_context.publish",
+        kind="before",
+        ours="sglang_pd.startup:verify_before_publish",
+        where="always",
+        why="the same check in each process a server spawns, which resolves no arguments of its own",
+        until="upstream can be told to fail on a plugin error",
+        recorded=Fingerprint("(server_args, *, role: str, hf_config: Any=None, ranks: SpawnRanks | None=None)", "8ab925bf52753622"),
+    ),
+    Hook(
+        target=PIPELINE + "platform_hook.handle_cpu_backends",
+        kind="resolution",
+        ours="sglang_pd.cpu.settings:resolve_cpu_backends",
+        where="cpu",
+        why="defaults that let a CPU serve: PyTorch attention, a bounded KV pool, retraction without cudart, cores per rank",
+        until="upstream chooses defaults that work without AMX and without a GPU",
+        recorded=Fingerprint("(server_args: Any)", "f1c1e74c64fc2406"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.nixl.conn.NixlKVManager.__init__",
+        kind="before",
+        ours="sglang.srt.disaggregation.reliable.memory:declare_host_memory",
+        where="cpu",
+        why="KV buffers in host memory are registered with NIXL as VRAM, which fails with NIXL_ERR_BACKEND",
+        until="upstream derives the memory kind from the buffers' device",
+        recorded=Fingerprint(
+            "(self, args: KVArgs, disaggregation_mode: DisaggregationMode, server_args: ServerArgs, "
+            "is_mla_backend: Optional[bool]=False)",
+            "02ee4cd8e318f5c5",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin.maybe_send_cached_prefix_chunk",
+        kind="around",
+        ours="sglang_pd.cpu.prefill:send_cached_prefix_chunk",
+        where="cpu",
+        why="the early send of a cached prefix records a torch.cuda.Event and kills the scheduler at the first prefix hit",
+        until="upstream takes the event class from the device module",
+        recorded=Fingerprint("(self: Scheduler, req: Req, allow_send: bool=True)", "952d25d7c45c05f4"),
+    ),
+)
+
+
+def selected(cpu: bool) -> tuple[Hook, ...]:
+    """The rows that belong in a process: all of them on the CPU, the "always" ones elsewhere."""
+    return tuple(hook for hook in HOOKS if cpu or hook.where == "always")
+
+
+def attach(hooks: tuple[Hook, ...]) -> None:
+    """Hand every row to upstream's registries; upstream applies them after all plugins have run."""
+    from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for hook in hooks:
+        if hook.kind == "resolution":
+            register_resolution_hook(hook.target.rpartition(".")[2])(hook.load())
+        else:
+            HookRegistry.register(hook.target, hook.load(), HookType(hook.kind))
+
+
+def not_live(hooks: tuple[Hook, ...]) -> dict[str, str]:
+    """The rows that did not take in this process, by target, each with the reason."""
+    out = {}
+    for hook in hooks:
+        reason = _why_not_live(hook)
+        if reason:
+            out[hook.target] = reason
+    return out
+
+
+def _why_not_live(hook: Hook) -> str | None:
+    ours = hook.load()
+    if hook.kind == "resolution":
+        from sglang.srt.arg_groups.resolution_hooks import _HOOKS
+
+        step = hook.target.rpartition(".")[2]
+        return None if ours in _HOOKS.get(step, ()) else f"{hook.ours} is not registered for the step {step}"
+    try:
+        current = _resolve(hook.target)
+    except (ImportError, AttributeError) as error:
+        return f"it does not resolve: {error}"
+    while current is not None:
+        if current is ours or ours in _closure(current):
+            return None
+        current = getattr(current, "__wrapped__", None)
+    return f"{hook.ours} is not attached to it"
+
+
+def _resolve(target: str) -> Any:
+    import pkgutil
+
+    owner, _, name = target.rpartition(".")
+    return getattr(pkgutil.resolve_name(owner), name)
+
+
+def _closure(function: Any) -> list[Any]:
+    cells = getattr(function, "__closure__", None) or ()
+    return [cell.cell_contents for cell in cells]
+
+
+if __name__ == "__main__":
+    for row in HOOKS:
+        print(row.target, fingerprint(row.target))
