@@ -12,13 +12,14 @@ from sglang_pd.version import __version__
 
 
 def build_parser() -> argparse.ArgumentParser:
+    from sglang_pd import check
     from sglang_pd.cluster import commands as cluster
     from sglang_pd.demo import commands as demo
 
     parser = argparse.ArgumentParser(prog="sglang-pd", description=__doc__)
     parser.add_argument("--version", action="version", version=f"sglang-pd {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for part in (cluster, demo):
+    for part in (cluster, demo, check):
         part.add_parsers(commands)
     return parser
 

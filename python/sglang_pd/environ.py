@@ -119,7 +119,9 @@ def validate(environ: Mapping[str, str] | None = None) -> list[str]:
             errors.append(str(error))
     if errors:
         raise EnvError("; ".join(errors))
-    return [_unknown(name, list(known)) for name in sorted(environ) if name.startswith(OUR_PREFIXES) and name not in known]
+    return [
+        _unknown(name, list(known)) for name in sorted(environ) if name.startswith(OUR_PREFIXES) and name not in known
+    ]
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -138,6 +140,11 @@ def set_default(name: str, value: str) -> bool:
         return False
     os.environ[name] = value
     return True
+
+
+def hand_on(values: Mapping[str, str]) -> None:
+    """Set variables that somebody else chose for this process."""
+    os.environ.update(values)
 
 
 def markdown() -> str:

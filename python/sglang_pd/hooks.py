@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sglang_pd.upstream import Fingerprint, fingerprint
 
 Kind = Literal["before", "after", "around", "replace", "resolution"]
+Where = Literal["always", "cpu", "preload"]
 PIPELINE = "sglang.srt.arg_groups."
 
 
@@ -23,13 +24,14 @@ class Hook:
     """One touch point.
 
     ``target``: dotted path upstream. ``kind``: how we attach; "resolution" wraps the step of upstream's argument
-    resolution that ``target`` names. ``ours``: ``module:function`` of ours. ``where``: "always" or "cpu".
+    resolution that ``target`` names. ``ours``: ``module:function`` of ours. ``where``: "always", "cpu"
+    (serving without a GPU) or "preload" (forked by the preload process of a local cluster).
     """
 
     target: str
     kind: Kind
     ours: str
-    where: Literal["always", "cpu"]
+    where: Where
     why: str
     until: str
     recorded: Fingerprint
@@ -56,14 +58,16 @@ HOOKS: tuple[Hook, ...] = (
         where="always",
         why="the same check in each process a server spawns, which resolves no arguments of its own",
         until="upstream can be told to fail on a plugin error",
-        recorded=Fingerprint("(server_args, *, role: str, hf_config: Any=None, ranks: SpawnRanks | None=None)", "8ab925bf52753622"),
+        recorded=Fingerprint(
+            "(server_args, *, role: str, hf_config: Any=None, ranks: SpawnRanks | None=None)", "8ab925bf52753622"
+        ),
     ),
     Hook(
         target=PIPELINE + "platform_hook.handle_cpu_backends",
         kind="resolution",
         ours="sglang_pd.cpu.settings:resolve_cpu_backends",
         where="cpu",
-        why="defaults that let a CPU serve: PyTorch attention, a bounded KV pool, retraction without cudart, cores per rank",
+        why="defaults that let a CPU serve: PyTorch attention, a bounded KV pool, no cudart in retraction",
         until="upstream chooses defaults that work without AMX and without a GPU",
         recorded=Fingerprint("(server_args: Any)", "f1c1e74c64fc2406"),
     ),
@@ -85,16 +89,29 @@ HOOKS: tuple[Hook, ...] = (
         kind="around",
         ours="sglang_pd.cpu.prefill:send_cached_prefix_chunk",
         where="cpu",
-        why="the early send of a cached prefix records a torch.cuda.Event and kills the scheduler at the first prefix hit",
+        why="the early send of a cached prefix records a CUDA event: the first prefix hit kills the scheduler",
         until="upstream takes the event class from the device module",
         recorded=Fingerprint("(self: Scheduler, req: Req, allow_send: bool=True)", "952d25d7c45c05f4"),
+    ),
+    Hook(
+        target="sglang.srt.entrypoints.engine._set_envs_and_config",
+        kind="after",
+        ours="sglang_pd.cluster.preload:fork_helpers",
+        where="preload",
+        why="it forces the start method spawn, with which scheduler and detokenizer import everything again",
+        until="upstream lets the caller choose the start method",
+        recorded=Fingerprint("(server_args: ServerArgs)", "a64d556edd8cda14"),
     ),
 )
 
 
-def selected(cpu: bool) -> tuple[Hook, ...]:
-    """The rows that belong in a process: all of them on the CPU, the "always" ones elsewhere."""
-    return tuple(hook for hook in HOOKS if cpu or hook.where == "always")
+def selected() -> tuple[Hook, ...]:
+    """The rows that belong in this process."""
+    from sglang_pd import cpu
+    from sglang_pd.cluster import preload
+
+    here = {"always": True, "cpu": cpu.is_active(), "preload": preload.is_active()}
+    return tuple(hook for hook in HOOKS if here[hook.where])
 
 
 def attach(hooks: tuple[Hook, ...]) -> None:

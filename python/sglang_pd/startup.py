@@ -6,7 +6,7 @@ import functools
 import logging
 from typing import Any
 
-from sglang_pd import cpu, environ, hooks, upstream
+from sglang_pd import environ, hooks, upstream
 from sglang_pd.upstream import ContractError
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ def run() -> None:
     for warning in environ.validate():
         logger.warning("sglang-pd: %s", warning)
     upstream.check_version()
-    rows = hooks.selected(cpu.is_active())
+    rows = hooks.selected()
     broken = upstream.broken((row.target, row.recorded) for row in rows)
     if broken:
         raise ContractError(_listing("upstream is not what these hooks were written for", broken))
@@ -30,7 +30,7 @@ def run() -> None:
 @functools.cache
 def verify() -> None:
     """Exit unless every hook of ours is live in this process. Checked once: hooks do not come off."""
-    missing = hooks.not_live(hooks.selected(cpu.is_active()))
+    missing = hooks.not_live(hooks.selected())
     if missing:
         raise SystemExit(f"sglang-pd: refusing to start: {_listing('these hooks did not take', missing)}")
 

@@ -24,7 +24,7 @@ class ContractError(Exception):
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """``signature``: the parameters as written, ``""`` for a class. ``digest``: 16 hex digits of sha256 of the source."""
+    """``signature``: the parameters as written, ``""`` for a class. ``digest``: 16 hex digits of sha256, of the source."""
 
     signature: str
     digest: str

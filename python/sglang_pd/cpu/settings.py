@@ -42,7 +42,7 @@ def _has_address() -> bool:
         return False
 
 
-def flag_defaults(args: Any, cores: list[int]) -> dict[str, Any]:
+def flag_defaults(args: Any) -> dict[str, Any]:
     """Upstream flags to set for a CPU server: those of ours that the user did not give.
 
     ``args`` is upstream's raw ``ServerArgs``, in which a flag that was not given still has upstream's default.
@@ -72,7 +72,7 @@ def resolve_cpu_backends(server_args: Any, previous: Any) -> None:
 
     if resolving_view(server_args).device == "cpu":
         cores = sorted(os.sched_getaffinity(0))
-        defaults = flag_defaults(server_args, cores)
+        defaults = flag_defaults(server_args)
         declare_resolution(server_args, "sglang_pd.cpu", **defaults)
         said = [f"--{name.replace('_', '-')} {value}" for name, value in defaults.items()]
         ranks = server_args.tp_size * server_args.pp_size * server_args.dp_size
