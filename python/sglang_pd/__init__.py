@@ -31,13 +31,14 @@ def register() -> None:
     import sys
     import traceback
 
+    from sglang_pd.environ import EnvError
     from sglang_pd.errors import UserError
 
     try:
         from sglang_pd import startup
 
         startup.run()
-    except (UserError, ValueError) as error:
+    except (UserError, EnvError) as error:
         sys.exit(f"sglang-pd: refusing to start: {error}")
     except Exception:  # noqa: BLE001 - any failure here would be swallowed upstream and leave a server without its hooks
         sys.exit(f"sglang-pd: refusing to start:\n{traceback.format_exc()}")

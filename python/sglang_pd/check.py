@@ -8,7 +8,6 @@ import sys
 from dataclasses import asdict, dataclass
 
 from sglang_pd import hooks, upstream
-from sglang_pd.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        upstream.check_version()
-    except upstream.ContractError as error:
-        raise UserError(str(error), exit_code=1) from None
+    upstream.check_version()
     found = rows(live=not args.static)
     broken = [row for row in found if row.state == "broken"]
     if args.json:

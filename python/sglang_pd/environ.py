@@ -142,8 +142,13 @@ def set_default(name: str, value: str) -> bool:
     return True
 
 
-def hand_on(values: Mapping[str, str]) -> None:
-    """Set variables that somebody else chose for this process."""
+def handed_on(values: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that this one starts: its own, with ``values`` set."""
+    return {**os.environ, **values}
+
+
+def take_over(values: Mapping[str, str]) -> None:
+    """Set variables that the one who started this process chose for it."""
     os.environ.update(values)
 
 

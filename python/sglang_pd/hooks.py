@@ -52,6 +52,30 @@ HOOKS: tuple[Hook, ...] = (
         recorded=Fingerprint("(server_args: Any)", "c9ac1d27b1b8557d"),
     ),
     Hook(
+        target=PIPELINE + "model_path_hook.handle_model_source_paths",
+        kind="resolution",
+        ours="sglang_pd.preflight:check_input",
+        where="always",
+        why="a model folder that does not exist is reported as a malformed repository name",
+        until="upstream names the folder",
+        recorded=Fingerprint("(server_args: Any)", "a7aff8afdfc91320"),
+    ),
+    Hook(
+        target="sglang.srt.entrypoints.http_server.launch_server",
+        kind="before",
+        ours="sglang_pd.preflight:check_ports",
+        where="always",
+        why="a taken HTTP port hangs the server once loaded; a taken bootstrap port leaves a prefill healthy but deaf",
+        until="upstream binds its ports before it loads the model, and fails where it cannot",
+        recorded=Fingerprint(
+            "(server_args: ServerArgs, init_tokenizer_manager_func: Callable=init_tokenizer_manager, "
+            "run_scheduler_process_func: Callable=run_scheduler_process, "
+            "run_detokenizer_process_func: Callable=run_detokenizer_process, "
+            "execute_warmup_func: Callable=_execute_server_warmup, launch_callback: Optional[Callable[[], None]]=None)",
+            "830a6d246640c7c7",
+        ),
+    ),
+    Hook(
         target="sglang.srt.runtime_context.publish",
         kind="before",
         ours="sglang_pd.startup:verify_before_publish",

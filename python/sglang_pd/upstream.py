@@ -15,16 +15,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglang_pd.errors import UserError
+
 PINNED = "0.5.23"
 
 
-class ContractError(Exception):
+class ContractError(UserError):
     """Upstream is not what this version of ours was written against."""
+
+    def __init__(self, message: str):
+        super().__init__(message, exit_code=1)
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """``signature``: the parameters as written, ``""`` for a class. ``digest``: 16 hex digits of sha256, of the source."""
+    """``signature``: the parameters as written, ``""`` for a class. ``digest``: 16 hex digits of the source's hash."""
 
     signature: str
     digest: str

@@ -64,7 +64,7 @@ def up(args: argparse.Namespace) -> int:
     try:
         spec = _spec(args)
         _clean_up(folder)
-        with port_allocation(folder.path.parent) as taken:
+        with port_allocation(folder) as taken:
             plan = build(spec, PortPicker(taken))
             folder.save_plan(plan)
         keep_previous(folder.logs)

@@ -57,7 +57,10 @@ def stop(folder: ClusterDir) -> Stopped:
     if held:
         names = ", ".join(f"{port} ({holder(port) or 'by a process that cannot be seen'})" for port in held)
         raise UserError(f"cluster '{folder.name}': these ports are still listened on: {names}", exit_code=1)
-    folder.forget()
+    last = folder.load()
+    if last is not None and last.phase not in ENDED:
+        # Its supervisor did not live to say how it ended. Where it did, a foreground `up` still reads that.
+        folder.forget()
     return Stopped(before, stale)
 
 

@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from sglang_pd.cluster.procfs import die_with_parent
+from sglang_pd import environ
+from sglang_pd.cluster import gpus
+from sglang_pd.cluster.procfs import Identity, die_with_parent
 
 
 class Launcher(Protocol):
@@ -19,6 +22,15 @@ class Launcher(Protocol):
     Every process it starts leads a session of its own (``setsid``), which is how its helpers are found after it died,
     and dies with the supervisor, even if that is killed with -9.
     """
+
+    @property
+    def preload(self) -> Identity | None:
+        """The process that the servers are forked from, where there is one."""
+        ...
+
+    def can_start(self, argv: list[str]) -> bool:
+        """Whether ``start`` would start this now. Raises ``OSError`` where it never will."""
+        ...
 
     def start(self, name: str, argv: list[str], log: Path, env: dict[str, str]) -> int:
         """Start ``python *argv`` with output to ``log`` and ``env`` added to the environment; returns its pid.
@@ -42,15 +54,23 @@ class SubprocessLauncher:
     def __init__(self) -> None:
         self._started: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, argv: list[str], log: Path, env: dict[str, str]) -> int:
+    @property
+    def preload(self) -> Identity | None:
+        return None
+
+    def can_start(self, argv: list[str]) -> bool:
+        return True
+
+    def start(self, name: str, argv: list[str], log: Path, env: dict[str, str], keep: tuple[int, ...] = ()) -> int:
+        """As :meth:`Launcher.start`; ``keep`` are open file descriptors to hand on."""
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Handed on, not read: what is set here belongs to the process that is started.
-                env={**os.environ, **env},
+                env=environ.handed_on(env),
+                pass_fds=keep,
                 start_new_session=True,
                 preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),
             )
@@ -60,6 +80,13 @@ class SubprocessLauncher:
     def ended(self, pid: int) -> str | None:
         code = self._started[pid].poll()
         return None if code is None else describe_exit(code)
+
+    def knows(self, pid: int) -> bool:
+        return pid in self._started
+
+    def wait(self, pid: int) -> str:
+        """Wait for the end of a started process; how it ended, in words."""
+        return describe_exit(self._started[pid].wait())
 
     def close(self) -> None:
         """Nothing is held."""
@@ -75,6 +102,13 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def create() -> Launcher:
-    """The launcher that a supervisor uses."""
+def create(argvs: Iterable[Sequence[str]], log: Path) -> Launcher:
+    """The launcher for these processes: with no GPU here, and unless switched off, one that imports once for all.
+
+    ``log``: where the preload process writes. Raises :class:`sglang_pd.environ.EnvError` for a bad value.
+    """
+    from sglang_pd.cluster.preload_launcher import PreloadLauncher, is_server
+
+    if environ.envs.SGLANG_PD_PRELOAD.get() and gpus.visible() == 0 and any(map(is_server, argvs)):
+        return PreloadLauncher(log)
     return SubprocessLauncher()

@@ -28,7 +28,8 @@ def keep_previous(folder: Path) -> None:
     """Make ``folder`` empty; what was in it is kept beside it as ``NAME.previous`` until the next time."""
     previous = folder.with_name(folder.name + ".previous")
     if folder.exists():
-        shutil.rmtree(previous, ignore_errors=True)
+        if previous.exists():
+            shutil.rmtree(previous)
         folder.rename(previous)
     folder.mkdir(parents=True)
 

@@ -14,16 +14,20 @@ from typing import Any
 
 
 class Phase(StrEnum):
-    """In the order in which a start passes them; a process may skip some."""
+    """In the order in which a start passes them; a process may skip some.
+
+    A server imports from its first moment on, logs its arguments when it is done with that, and spawns its scheduler
+    and detokenizer.
+    """
 
     STARTING = "starting"
     IMPORTING = "importing"
-    SPAWNING = "starting scheduler"
+    SPAWNING = "spawning"
     LOADING = "loading model"
-    ALLOCATING = "allocating KV cache"
+    ALLOCATING = "allocating cache"
     CAPTURING = "capturing graphs"
     WARMING = "warming up"
-    WAITING = "waiting for workers"
+    WAITING = "awaiting workers"
     READY = "ready"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -48,9 +52,6 @@ def _later(one: Phase, other: Phase) -> Phase:
 
 def after_line(phase: Phase, line: str) -> Phase:
     """The phase of a server after it logged ``line``; never an earlier one than ``phase``."""
-    if not line.strip():
-        return phase
-    phase = _later(phase, Phase.IMPORTING)
     for mark, reached in _MARKS:
         if mark.search(line):
             phase = _later(phase, reached)

@@ -63,14 +63,17 @@ class ProcessSpec:
 @dataclass(frozen=True)
 class Plan:
     """A whole cluster. ``startup_timeout_s``: how long all of it may take until it is ready; ``grace_s``: how long a
-    process may take to end after SIGTERM before it is killed."""
+    process may take to end after SIGTERM before it is killed.
+
+    An idle server of upstream's notices SIGTERM within 5 s and then asks its schedulers to end.
+    """
 
     name: str
     model: str
     served_model_name: str
     processes: tuple[ProcessSpec, ...]
     startup_timeout_s: float = 1800.0
-    grace_s: float = 15.0
+    grace_s: float = 10.0
 
     @property
     def gateway(self) -> ProcessSpec:

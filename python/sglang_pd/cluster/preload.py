@@ -139,7 +139,7 @@ def _become(job: Job, parent: int, inherited: tuple[socket.socket, ...]) -> None
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    environ.hand_on(job.env)
+    environ.take_over(job.env)
     import numpy
     import setproctitle
 

@@ -54,7 +54,8 @@ class Failure:
 
 @dataclass
 class ClusterState:
-    """A cluster as its supervisor sees it. ``phase`` is one of starting, ready, stopping, stopped, failed."""
+    """A cluster as its supervisor sees it. ``phase`` is one of starting, ready, stopping, stopped, failed; ``preload``
+    is the process that the servers were forked from, where there is one."""
 
     name: str
     model: str
@@ -66,6 +67,7 @@ class ClusterState:
     ready_s: float | None = None
     failure: Failure | None = None
     ports: list[int] = field(default_factory=list)
+    preload: Identity | None = None
 
     @property
     def gateway(self) -> ProcessState:
@@ -81,11 +83,12 @@ class ClusterState:
         if fields.pop("version") != VERSION:
             raise ValueError(f"not of version {VERSION}")
         processes = [_process(one) for one in fields.pop("processes")]
-        failure = fields.pop("failure")
+        failure, preload = fields.pop("failure"), fields.pop("preload")
         return cls(
             processes=processes,
             failure=Failure(**failure) if failure else None,
             supervisor=Identity(**fields.pop("supervisor")),
+            preload=Identity(**preload) if preload else None,
             phase=Phase(fields.pop("phase")),
             **fields,
         )
@@ -184,16 +187,18 @@ def clusters_home() -> Path:
 
 
 @contextmanager
-def port_allocation(home: Path) -> Iterator[set[int]]:
-    """Choose ports one command at a time; gives the ports that clusters which are up or starting have been promised.
+def port_allocation(own: ClusterDir) -> Iterator[set[int]]:
+    """Choose the ports of ``own`` while no other command chooses any; gives those that other clusters have been
+    promised and may not listen on yet.
 
-    Held from the choice until the plan is on disk and its cluster locked.
+    To be held until the plan of ``own``, which is locked, is on disk: then the next command counts its ports.
     """
+    home = own.path.parent
     home.mkdir(parents=True, exist_ok=True)
     handle = os.open(home / ".ports.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        others = [ClusterDir(path) for path in home.iterdir() if path.is_dir()]
+        others = [ClusterDir(path) for path in home.iterdir() if path.is_dir() and path != own.path]
         plans = [one.load_plan() for one in others if one.is_locked()]
         yield {port for plan in plans if plan for port in plan.ports}
     finally:

@@ -9,7 +9,7 @@ from sglang_pd.cluster import memory
 from sglang_pd.cluster.logs import tail
 from sglang_pd.cluster.memory import Memory
 from sglang_pd.cluster.phases import ENDED
-from sglang_pd.cluster.procfs import PROC, Stat, members, table
+from sglang_pd.cluster.procfs import PROC, Stat, alive, members, table
 from sglang_pd.cluster.state import ClusterDir, ProcessState, is_stale
 from sglang_pd.cluster.words import clock, curl_line, duration, size, tail_of, why_down
 
@@ -24,7 +24,9 @@ def report(folder: ClusterDir) -> dict[str, Any]:
     - ``memory``: ``{"rss_bytes", "pss_bytes"}`` of all processes; rss counts shared pages once per process.
     - ``processes``: a list of ``{"name", "role", "pid", "port", "bootstrap_port", "url", "phase", "detail",
       "startup_seconds", "uptime_seconds", "memory", "members", "log"}``, where ``memory`` is the sum over ``members``,
-      a list of ``{"pid", "title", "rss_bytes", "pss_bytes"}``: the process itself and every process it started.
+      a list of ``{"pid", "title", "rss_bytes", "pss_bytes"}``: the process itself ("main") and what it started.
+    - ``preload``: None, or ``{"pid", "rss_bytes", "pss_bytes"}`` of the process that imports once and forks the
+      servers; it counts in ``memory``.
     - ``failure``: None or ``{"process", "reason", "log", "log_tail"}``, ``log_tail`` a list of lines.
     """
     state = folder.load()
@@ -33,6 +35,8 @@ def report(folder: ClusterDir) -> dict[str, Any]:
     now = time.time()
     running = table()
     processes = [_process(one, running, now) for one in state.processes]
+    preload = state.preload if alive(state.preload) else None
+    shared = {"pid": preload.pid, **_memory(memory.of(preload.pid))} if preload else None
     up = state.phase not in ENDED and not is_stale(state)
     failure = state.failure
     return {
@@ -45,7 +49,8 @@ def report(folder: ClusterDir) -> dict[str, Any]:
         "started_at": state.started_at,
         "startup_seconds": state.ready_s,
         "uptime_seconds": now - state.started_at if up else None,
-        "memory": _sum([one["memory"] for one in processes]),
+        "memory": _sum([one["memory"] for one in processes] + ([shared] if shared else [])),
+        "preload": shared,
         "processes": processes,
         "failure": failure
         and {"process": failure.process, "reason": failure.reason, "log": failure.log, "log_tail": tail_of(failure)},
@@ -54,7 +59,11 @@ def report(folder: ClusterDir) -> dict[str, Any]:
 
 def _process(process: ProcessState, running: list[Stat], now: float) -> dict[str, Any]:
     found = members(process.identity, running) if process.identity else []
-    parts = [{"pid": one.pid, "title": title(one), **_memory(memory.of(one.pid))} for one in found]
+    own = process.identity
+    parts = [
+        {"pid": one.pid, "title": "main" if one.identity == own else title(one), **_memory(memory.of(one.pid))}
+        for one in found
+    ]
     alive = bool(found)
     return {
         "name": process.name,
@@ -74,12 +83,15 @@ def _process(process: ProcessState, running: list[Stat], now: float) -> dict[str
 
 
 def title(process: Stat) -> str:
-    """The name upstream gives a process (``sglang::scheduler``), else the kernel's."""
+    """The name upstream gives a helper (``sglang::scheduler``), else the kernel's."""
     try:
-        command = (PROC / str(process.pid) / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+        command = (PROC / str(process.pid) / "cmdline").read_bytes().decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return process.name
-    return command.split()[0] if "::" in command else process.name
+    if "multiprocessing.resource_tracker" in command:
+        return "tracker"
+    given = command.partition("\0")[0]
+    return given.split()[0] if "::" in given else process.name
 
 
 def _memory(one: Memory) -> dict[str, int | None]:
@@ -94,6 +106,7 @@ def _sum(parts: list[dict[str, Any]]) -> dict[str, int | None]:
 
 
 HEAD = ("process", "role", "pid", "port", "phase", "start", "up", "rss", "pss")
+_LEFT = (0, 1, 4)
 
 
 def text(folder: ClusterDir) -> str:
@@ -110,10 +123,7 @@ def text(folder: ClusterDir) -> str:
     if state.phase in ENDED:
         lines = [f"{head}; it was started at {clock(state.started_at)}"]
         return "\n".join([*lines, why_down(state)] if state.failure else lines)
-    rows = [HEAD, *(row for one in facts["processes"] for row in _rows(one))]
-    total = facts["memory"]
-    rows.append(("total", "", "", "", "", "", "", size(total["rss_bytes"]), size(total["pss_bytes"])))
-    lines = [head, f"model {state.model}", "", *_align(rows), "", "Logs:"]
+    lines = [head, f"model {state.model}", "", *table_lines(facts), "", "Logs:"]
     lines += [f"  {one.log}" for one in state.processes]
     if facts["status"] == "ready":
         lines += ["", "Try it:", curl_line(facts["url"], state.served_model_name)]
@@ -121,6 +131,18 @@ def text(folder: ClusterDir) -> str:
         lines += ["", "Its supervisor was killed; `sglang-pd down` or the next `up` cleans up."]
         lines += tail(folder.supervisor_log)
     return "\n".join(lines)
+
+
+def table_lines(facts: dict[str, Any]) -> list[str]:
+    """The table of processes and their helpers, from a :func:`report`."""
+    total = facts["memory"]
+    last = ("total", "", "", "", "", "", "", size(total["rss_bytes"]), size(total["pss_bytes"]))
+    rows = [row for one in facts["processes"] for row in _rows(one)]
+    if facts["preload"]:
+        shared = facts["preload"]
+        sizes = (size(shared["rss_bytes"]), size(shared["pss_bytes"]))
+        rows.append(("preload", "imports", str(shared["pid"]), "", "", "", "", *sizes))
+    return _align([HEAD, *rows, last])
 
 
 def _rows(one: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -139,11 +161,13 @@ def _rows(one: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _align(rows: list[tuple[str, ...]]) -> list[str]:
+    """Names and phases to the left, numbers to the right; one space between numbers keeps it in 80 columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-    left = (0, 1, 4)
-    return [
-        "  ".join(
-            cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    out = []
+    for row in rows:
+        line = ""
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            gap = " " if i - 1 not in _LEFT and i not in _LEFT else "  "
+            line += (gap if i else "") + (cell.ljust(width) if i in _LEFT else cell.rjust(width))
+        out.append(line.rstrip())
+    return out

@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = identify(os.getpid())
     if plan is None or own is None:
         raise FileNotFoundError(f"no plan in {args.folder}, or no /proc")
-    return Supervisor(folder, plan, launcher.create(), own).run()
+    return Supervisor(
+        folder, plan, launcher.create((one.argv for one in plan.processes), folder.log("preload")), own
+    ).run()
 
 
 if __name__ == "__main__":

@@ -76,18 +76,39 @@ class Supervisor:
 
     def _launch(self) -> Failure | None:
         """Start every process before the first probe thread exists: a fork beside threads is not safe."""
+        self.state.preload = self._launcher.preload
+        for process in self.state.processes:
+            process.launched_at = self.state.started_at
+            if process.role != "gateway":
+                self._reach(process, Phase.IMPORTING)
+        waiting = list(zip(self._plan.processes, self.state.processes, strict=True))
+        while waiting and not self._stop_signals:
+            self._save()
+            failure = self._start_what_can(waiting) or self._look_for_ends()
+            if failure:
+                return failure
+            waiting = [(spec, process) for spec, process in waiting if process.identity is None]
+            if waiting:
+                self._wait(STARTING_TICK_S)
         for spec, process in zip(self._plan.processes, self.state.processes, strict=True):
+            ask = self._probe_gateway if spec.role == "gateway" else self._probe_server
+            threading.Thread(target=ask, args=(spec, process), name=f"probe-{spec.name}", daemon=True).start()
+        return None
+
+    def _start_what_can(self, waiting: list[tuple[ProcessSpec, ProcessState]]) -> Failure | None:
+        for spec, process in waiting:
             log = self._folder.log(spec.name)
-            process.launched_at = time.time()
             try:
+                if not self._launcher.can_start(list(spec.argv)):
+                    continue
                 pid = self._launcher.start(spec.name, list(spec.argv), log, dict(spec.env))
             except OSError as error:
                 process.phase = Phase.FAILED
                 return Failure(spec.name, f"could not be started: {error}", str(log))
             process.identity = identify(pid)
-        for spec, process in zip(self._plan.processes, self.state.processes, strict=True):
-            ask = self._probe_gateway if spec.role == "gateway" else self._probe_server
-            threading.Thread(target=ask, args=(spec, process), name=f"probe-{spec.name}", daemon=True).start()
+            if process.identity is None:
+                return self._failed(process, "ended at once")
+            self._changed = True
         return None
 
     def _watch(self) -> Failure | None:
@@ -121,9 +142,7 @@ class Supervisor:
 
     def _look_for_ends(self) -> Failure | None:
         for process in self.state.processes:
-            if process.identity is None:
-                return self._failed(process, "ended at once")
-            how = self._launcher.ended(process.identity.pid)
+            how = self._launcher.ended(process.identity.pid) if process.identity else None
             if how is not None:
                 return self._failed(process, f"ended by itself: {how}")
         return None

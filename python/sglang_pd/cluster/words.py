@@ -27,14 +27,15 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes in powers of 1024: ``812K``, ``54M``, ``1.3G``; ``-`` for None."""
+    """Bytes in powers of 1024: ``812K``, ``54M``, ``1.3G``, ``512G``; ``-`` for None."""
     if count is None:
         return "-"
     if count < 1 << 20:
         return f"{count / (1 << 10):.0f}K"
     if count < 1 << 30:
         return f"{count / (1 << 20):.0f}M"
-    return f"{count / (1 << 30):.1f}G"
+    gib = count / (1 << 30)
+    return f"{gib:.1f}G" if gib < 100 else f"{gib:.0f}G"
 
 
 def seconds_so_far(process: ProcessState, now: float) -> float:

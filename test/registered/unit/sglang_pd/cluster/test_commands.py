@@ -11,7 +11,9 @@ import fakes
 import pytest
 from conftest import PATIENCE_S, Cluster
 
+from sglang_pd.cluster.phases import Phase
 from sglang_pd.cluster.ports import listening
+from sglang_pd.cluster.status import table_lines
 from sglang_pd.cluster.words import curl_line, duration, size
 
 
@@ -121,6 +123,21 @@ def test_curl_line_is_one_shell_line() -> None:
     words = shlex.split(curl_line("http://127.0.0.1:1", "it's"))
     assert words[:3] == ["curl", "-s", "http://127.0.0.1:1/v1/chat/completions"]
     assert json.loads(words[-1])["model"] == "it's"
+
+
+def test_status_table_fits_80_columns() -> None:
+    memory = {"rss_bytes": 1 << 40, "pss_bytes": 1 << 35}
+    widest = max((phase.value for phase in Phase), key=len)
+    titles = ("main", "sglang::scheduler", "sglang::detokenizer", "tracker")
+    process = {
+        "name": "prefill-10", "role": "prefill", "pid": 123456, "port": 12345, "phase": widest, "detail": "",
+        "startup_seconds": None, "uptime_seconds": 754.0, "memory": memory,
+        "members": [{"pid": 123456, "title": title, **memory} for title in titles],
+    }  # fmt: skip
+    lines = table_lines({"memory": memory, "processes": [process]})
+    assert len(lines) == 1 + 1 + len(titles) + 1
+    assert max(map(len, lines)) <= 80, lines
+    assert widest in lines[1]
 
 
 def test_words() -> None:

@@ -25,7 +25,7 @@ def test_table_fits_80_columns() -> None:
     Console(file=out, width=80).print(table(state(), 112.34, {}))
     lines = out.getvalue().splitlines()
     assert all(len(line.rstrip()) <= 80 for line in lines)
-    assert "allocating KV cache" in lines[0]
+    assert "allocating cache" in lines[0]
     assert "12.3 s" in lines[0]
     assert "1/2 workers" in lines[2]
 

@@ -18,7 +18,7 @@ START = (
 
 
 def test_a_start_passes_the_phases() -> None:
-    phase = Phase.STARTING
+    phase = Phase.IMPORTING
     for line, expected in START:
         phase = after_line(phase, line)
         assert phase is expected, line
@@ -28,10 +28,6 @@ def test_a_start_passes_the_phases() -> None:
 def test_no_line_leads_back(phase: Phase) -> None:
     for line, _ in START:
         assert after_line(phase, line) is phase
-
-
-def test_an_empty_line_says_nothing() -> None:
-    assert after_line(Phase.STARTING, "  ") is Phase.STARTING
 
 
 @pytest.mark.parametrize(

@@ -59,15 +59,15 @@ def test_lock_excludes_and_ends_with_its_file(tmp_path: Path) -> None:
 
 
 def test_ports_of_clusters_that_run_are_taken(tmp_path: Path) -> None:
-    running, gone = ClusterDir(tmp_path / "running"), ClusterDir(tmp_path / "gone")
-    plans = fakes.plan("running"), fakes.plan("gone")
-    handle = running.lock()
+    running, gone, own = (ClusterDir(tmp_path / name) for name in ("running", "gone", "own"))
+    locks = [running.lock(), own.lock()]
     os.close(gone.lock())
-    running.save_plan(plans[0])
-    gone.save_plan(plans[1])
-    with port_allocation(tmp_path) as taken:
-        assert taken == set(plans[0].ports)
-    os.close(handle)
+    for folder in (running, gone, own):
+        folder.save_plan(fakes.plan(folder.name))
+    with port_allocation(own) as taken:
+        assert taken == set(running.load_plan().ports)
+    for lock in locks:
+        os.close(lock)
 
 
 @pytest.mark.parametrize("name", ["../x", ""])

@@ -1,0 +1,96 @@
+"""The supervisor's side of :mod:`sglang_pd.cluster.preload`."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sglang_pd.cluster import procfs
+from sglang_pd.cluster.launcher import SubprocessLauncher, describe_exit
+from sglang_pd.cluster.procfs import Identity
+
+# A BLAS that starts its threads at import would make the preload process unsafe to fork. Servers compute with torch.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+
+def is_server(argv: Sequence[str]) -> bool:
+    """Whether this starts a server of upstream's, which is what the preload process has imported."""
+    return list(argv[:2]) == ["-m", "sglang.launch_server"]
+
+
+class PreloadLauncher:
+    """Servers are forked from one process that has imported what they import; anything else is a new interpreter.
+
+    ``log``: where the preload process writes. It starts at once and is ready some seconds later.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._plain = SubprocessLauncher()
+        self._channel, theirs = socket.socketpair()
+        os.set_inheritable(theirs.fileno(), True)
+        argv = ["-m", "sglang_pd.cluster.preload", str(theirs.fileno())]
+        self._preload = self._plain.start("preload", argv, log, ONE_THREAD, keep=(theirs.fileno(),))
+        theirs.close()
+        self._ready = False
+        self._pending = b""
+        self._pids: list[int] = []
+        self._codes: dict[int, int] = {}
+
+    @property
+    def preload(self) -> Identity | None:
+        return procfs.identify(self._preload)
+
+    def can_start(self, argv: list[str]) -> bool:
+        self._receive(0.0)
+        return self._ready or not is_server(argv)
+
+    def start(self, name: str, argv: list[str], log: Path, env: dict[str, str]) -> int:
+        if not is_server(argv):
+            return self._plain.start(name, argv, log, env)
+        message = {"argv": argv, "log": str(log), "env": env}
+        self._channel.sendall(json.dumps(message).encode() + b"\n")
+        while not self._pids:
+            self._receive(None)
+        return self._pids.pop()
+
+    def ended(self, pid: int) -> str | None:
+        if self._plain.knows(pid):
+            return self._plain.ended(pid)
+        self._receive(0.0)
+        code = self._codes.get(pid)
+        return None if code is None else describe_exit(code)
+
+    def close(self) -> None:
+        self._channel.close()
+        os.kill(self._preload, signal.SIGKILL)
+        self._plain.wait(self._preload)
+
+    def _receive(self, timeout: float | None) -> None:
+        """Take in what the preload process has said; with None wait until it says something.
+
+        Raises ``OSError`` where it has ended: nothing can be started any more, and the kernel kills what it had forked.
+        """
+        while select.select([self._channel], [], [], timeout)[0]:
+            data = self._channel.recv(65536)
+            if not data:
+                how = self._plain.wait(self._preload)
+                raise ChildProcessError(f"the process that imports for all servers ended ({how}); see {self._log}")
+            *lines, self._pending = (self._pending + data).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+            timeout = 0.0
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            self._ready = True
+        elif "code" in message:
+            self._codes[message["pid"]] = message["code"]
+        else:
+            self._pids.append(message["pid"])
