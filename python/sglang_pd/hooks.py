@@ -98,9 +98,9 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         target="sglang.srt.disaggregation.nixl.conn.NixlKVManager.__init__",
         kind="before",
-        ours="sglang.srt.disaggregation.reliable.memory:declare_host_memory",
+        ours="sglang.srt.disaggregation.reliable.host:prepare",
         where="cpu",
-        why="KV buffers in host memory are registered with NIXL as VRAM, which fails with NIXL_ERR_BACKEND",
+        why="KV in host memory is registered with NIXL as VRAM, which fails; its progress thread takes a core",
         until="upstream derives the memory kind from the buffers' device",
         recorded=Fingerprint(
             "(self, args: KVArgs, disaggregation_mode: DisaggregationMode, server_args: ServerArgs, "

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_pd import environ
 from sglang_pd.cluster import procfs
 from sglang_pd.cluster.launcher import SubprocessLauncher, describe_exit
 from sglang_pd.cluster.procfs import Identity
+from sglang_pd.cpu.settings import PASSIVE_THREADS
 
 # A BLAS that starts its threads at import would make the preload process unsafe to fork. Servers compute with torch.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -36,7 +38,8 @@ class PreloadLauncher:
         self._channel, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
         argv = ["-m", "sglang_pd.cluster.preload", str(theirs.fileno())]
-        self._preload = self._plain.start("preload", argv, log, ONE_THREAD, keep=(theirs.fileno(),))
+        passive = {name: value for name, value in PASSIVE_THREADS.items() if environ.upstream(name) is None}
+        self._preload = self._plain.start("preload", argv, log, {**ONE_THREAD, **passive}, keep=(theirs.fileno(),))
         theirs.close()
         self._ready = False
         self._pending = b""

@@ -14,6 +14,9 @@ logger = logging.getLogger(__name__)
 # Tokens in the KV pool: fits small models beside a second server, and fails with upstream's error where it does not.
 MAX_TOTAL_TOKENS = 16384
 
+# Computing threads that wait actively take the cores that the other servers on this machine compute on.
+PASSIVE_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
+
 
 def apply() -> None:
     """Set the variables that must be there before upstream's modules are imported."""
@@ -21,6 +24,9 @@ def apply() -> None:
     # With more than one rank upstream builds an NCCL communicator for the CPU device and dies; where the library is
     # not found it goes on with gloo.
     environ.set_default("SGLANG_NCCL_SO_PATH", "/nonexistent/nccl-is-not-used-on-cpu")
+    # Read when a process loads torch, so it holds in those that this one spawns.
+    for name, value in PASSIVE_THREADS.items():
+        environ.set_default(name, value)
     if not _has_address():
         environ.set_default("SGLANG_HOST_IP", "127.0.0.1")
 
@@ -48,10 +54,17 @@ def flag_defaults(args: Any) -> dict[str, Any]:
     ``args`` is upstream's raw ``ServerArgs``, in which a flag that was not given still has upstream's default.
     """
     wanted: dict[str, Any] = {"attention_backend": "torch_native", "max_total_tokens": MAX_TOTAL_TOKENS}
+    # An idle scheduler polls its queues without a pause, and here it would take that core from the other servers.
+    wanted["sleep_on_idle"] = True
     if args.disaggregation_mode == "decode":
         # The inferred backend is a pinned host pool, which asks for cudart.
         wanted["disaggregation_decode_retraction_backup"] = "cpu_tensor"
-    return {name: value for name, value in wanted.items() if getattr(args, name) is None}
+    return {name: value for name, value in wanted.items() if getattr(args, name) in (None, False)}
+
+
+def _as_flag(name: str, value: Any) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else f"{flag} {value}"
 
 
 def thread_binding(ranks: int, cores: list[int]) -> str:
@@ -74,7 +87,7 @@ def resolve_cpu_backends(server_args: Any, previous: Any) -> None:
         cores = sorted(os.sched_getaffinity(0))
         defaults = flag_defaults(server_args)
         declare_resolution(server_args, "sglang_pd.cpu", **defaults)
-        said = [f"--{name.replace('_', '-')} {value}" for name, value in defaults.items()]
+        said = [_as_flag(name, value) for name, value in defaults.items()]
         ranks = server_args.tp_size * server_args.pp_size * server_args.dp_size
         if ranks > 1:
             binding = thread_binding(ranks, cores)

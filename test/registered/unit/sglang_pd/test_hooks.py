@@ -66,7 +66,7 @@ def test_live_in_a_process_and_refused_when_one_did_not_take():
     last = done.stderr.strip().splitlines()[-2:]
     assert "refusing to start: these hooks did not take" in last[0]
     assert (
-        "NixlKVManager.__init__: sglang.srt.disaggregation.reliable.memory:declare_host_memory is not attached"
+        "NixlKVManager.__init__: sglang.srt.disaggregation.reliable.host:prepare is not attached"
         in last[1]
     )
 

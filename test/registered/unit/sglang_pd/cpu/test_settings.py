@@ -6,12 +6,21 @@ from sglang_pd.cpu.settings import MAX_TOTAL_TOKENS, flag_defaults, thread_bindi
 
 
 def args(mode="null", **given):
-    flags = {"attention_backend": None, "max_total_tokens": None, "disaggregation_decode_retraction_backup": None}
+    flags = {
+        "attention_backend": None,
+        "max_total_tokens": None,
+        "disaggregation_decode_retraction_backup": None,
+        "sleep_on_idle": False,
+    }
     return SimpleNamespace(disaggregation_mode=mode, **{**flags, **given})
 
 
 def test_defaults_of_an_undivided_server():
-    assert flag_defaults(args()) == {"attention_backend": "torch_native", "max_total_tokens": MAX_TOTAL_TOKENS}
+    assert flag_defaults(args()) == {
+        "attention_backend": "torch_native",
+        "max_total_tokens": MAX_TOTAL_TOKENS,
+        "sleep_on_idle": True,
+    }
 
 
 def test_decode_keeps_retracted_kv_in_tensors():
@@ -21,7 +30,7 @@ def test_decode_keeps_retracted_kv_in_tensors():
 
 def test_explicit_flags_win():
     given = {"attention_backend": "intel_amx", "max_total_tokens": 5, "disaggregation_decode_retraction_backup": "none"}
-    assert flag_defaults(args("decode", **given)) == {}
+    assert flag_defaults(args("decode", **given)) == {"sleep_on_idle": True}
 
 
 @pytest.mark.parametrize(

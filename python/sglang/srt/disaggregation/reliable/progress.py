@@ -1,0 +1,27 @@
+"""NIXL's progress thread, which drives transfers in the background."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# NIXL 1.5.1's Python binding fixes the delay at 0, and the thread then spins: a core per agent, idle or not. With any
+# delay it waits for events instead (measured idle: 0.07 s of CPU in 3 s, against 2.98 s).
+DELAY_US = 1000
+
+
+def wait_for_events(delay_us: int = DELAY_US) -> None:
+    """Have the progress threads of all agents made from now on in this process wait for events, at most ``delay_us``
+    microseconds at a time. Raises ``AttributeError`` where the binding is not the one this was written for."""
+    from nixl_cu13 import _api
+
+    binding = _api.nixlBind
+    base: Any = binding.nixlAgentConfig
+    if base.__name__ == "PatientConfig":
+        return
+
+    class PatientConfig(base):  # type: ignore[misc]
+        """The binding writes 0 to ``pthrDelay`` after it made the configuration; the delay stays what it is here."""
+
+        pthrDelay = property(base.pthrDelay.__get__, lambda self, value: base.pthrDelay.__set__(self, delay_us))
+
+    binding.nixlAgentConfig = PatientConfig
