@@ -86,10 +86,10 @@ def runs(process: psutil.Process) -> bool:
 
 
 class Cluster:
-    """A running local cluster and what ``sglang-pd status --json`` says of it."""
+    """A running local cluster: what ``up`` printed, and what ``sglang-pd status --json`` says."""
 
-    def __init__(self, home: Path, name: str):
-        self.home, self.name = home, name
+    def __init__(self, home: Path, name: str, up: str):
+        self.home, self.name, self.up = home, name, up
 
     @property
     def status(self) -> dict:
@@ -109,7 +109,7 @@ def cluster(home: Path, name: str, *flags: str, **env: str) -> Iterator[Cluster]
     up = run("sglang-pd", "up", "--detach", "--name", name, *flags, home=home, **env)
     try:
         assert up.returncode == 0, up.stdout + up.stderr
-        started = Cluster(home, name)
+        started = Cluster(home, name, up.stdout)
         processes = [
             child
             for one in started.status["processes"]

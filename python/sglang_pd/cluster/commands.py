@@ -31,6 +31,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     start.add_argument("--host", default="127.0.0.1", help="address of the gateway (default: 127.0.0.1)")
     start.add_argument("--port", type=int, metavar="P", help="port of the gateway (default: 30000, or any if taken)")
     start.add_argument("--detach", action="store_true", help="return when it is ready and leave it running")
+    start.add_argument("--ask", metavar="TEXT", help="ask this when it is ready, and show the answer")
     start.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="give up unless ready by then")
     start.add_argument("--prefill-args", default="", metavar="FLAGS", help="flags for prefill servers, in quotes")
     start.add_argument("--decode-args", default="", metavar="FLAGS", help="flags for decode servers, in quotes")
@@ -71,7 +72,7 @@ def up(args: argparse.Namespace) -> int:
     except BaseException:
         os.close(lock)
         raise
-    return session.run(folder, plan, lock, args.detach, display.create())
+    return session.run(folder, plan, lock, args.detach, display.create(), args.ask)
 
 
 def _spec(args: argparse.Namespace) -> ClusterSpec:

@@ -9,11 +9,11 @@ import sys
 import time
 from types import FrameType
 
-from sglang_pd.cluster import down
+from sglang_pd.cluster import ask, down
 from sglang_pd.cluster.display import Display
 from sglang_pd.cluster.logs import tail
 from sglang_pd.cluster.phases import Phase
-from sglang_pd.cluster.plan import Plan
+from sglang_pd.cluster.plan import LOOPBACK, Plan
 from sglang_pd.cluster.state import ClusterDir, ClusterState, Failure, is_stale
 from sglang_pd.cluster.words import failure_text, ready_text, why_down
 
@@ -38,8 +38,10 @@ def start_supervisor(folder: ClusterDir, plan: Plan, lock: int, detach: bool) ->
     return process
 
 
-def run(folder: ClusterDir, plan: Plan, lock: int, detach: bool, display: Display) -> int:
+def run(folder: ClusterDir, plan: Plan, lock: int, detach: bool, display: Display, question: str | None = None) -> int:
     """Start ``plan`` and show it until it is ready; then leave it (``detach``) or stay until it ends.
+
+    With a ``question``, ask it when it is ready and show the answer.
 
     Returns 0 when it is ready and was left, or was stopped by ``down``; 1 when something failed and the rest was
     stopped; 130 when it was interrupted and stopped. Ctrl-C and SIGTERM stop it, a second one without grace.
@@ -53,6 +55,8 @@ def run(folder: ClusterDir, plan: Plan, lock: int, detach: bool, display: Displa
             ready = _until_ready(folder, supervisor, display)
         if ready is not None:
             print(ready_text(ready, detach), flush=True)
+            if question:
+                ask.show(LOOPBACK, ready.gateway.port, ready.served_model_name, question)
             if detach:
                 return 0
             supervisor.wait()

@@ -65,10 +65,7 @@ def test_live_in_a_process_and_refused_when_one_did_not_take():
     assert "AssertionError" not in done.stderr
     last = done.stderr.strip().splitlines()[-2:]
     assert "refusing to start: these hooks did not take" in last[0]
-    assert (
-        "NixlKVManager.__init__: sglang.srt.disaggregation.reliable.host:prepare is not attached"
-        in last[1]
-    )
+    assert "NixlKVManager.__init__: sglang.srt.disaggregation.reliable.host:prepare is not attached" in last[1]
 
 
 def moved(hook: Hook) -> Hook:

@@ -21,5 +21,7 @@ def declare_host_memory(args: Any) -> None:
     whatever they are.
     """
     if any(address for component in args.state_data_ptrs or () for address in component):
-        raise ValueError("PD on a CPU serves models without extra state buffers only: upstream tells NIXL they are VRAM")
+        raise ValueError(
+            "PD on a CPU serves models without extra state buffers only: upstream tells NIXL they are VRAM"
+        )
     args.kv_data_mem_kinds = ["DRAM"] * len(args.kv_data_ptrs)
