@@ -10,6 +10,9 @@ from harness.servers import post
 
 NEW_TOKENS = 24
 VOCABULARY = 256
+CHUNK = 512
+# float32: upstream would take a float32 checkpoint down to float16, where near ties flip with the batch.
+FLAGS = ("--chunked-prefill-size", str(CHUNK), "--max-total-tokens", "65536", "--dtype", "float32")
 
 
 def prompts(count: int, longest: int, seed: int = 7) -> list[list[int]]:
@@ -22,6 +25,9 @@ def prompts(count: int, longest: int, seed: int = 7) -> list[list[int]]:
         prefix = random_.choice(made) if len(made) % 3 == 2 else []
         made.append(prefix[: longest - len(fresh)] + fresh)
     return made
+
+
+PROMPTS = prompts(30, longest=3000)
 
 
 def generate(url: str, ids: list[int]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backen
 
 
 def launch(*flags, **env):
-    """Run the server until it ends by itself; a server that stays fails the test by its timeout."""
+    """Run a fresh server until it ends by itself; one that stays fails the test by its timeout."""
     return subprocess.run(
         [sys.executable, "-m", "sglang.launch_server", *map(str, flags)],
         env={**os.environ, **env},
@@ -23,46 +23,46 @@ def launch(*flags, **env):
     )
 
 
-def test_missing_model_folder(tmp_path):
-    done = launch("--model-path", tmp_path / "nowhere")
+def test_missing_model_folder(tmp_path, preloaded):
+    done = preloaded.launch("--model-path", tmp_path / "nowhere")
     assert done.returncode == 2
     assert f"refusing to start: --model-path {tmp_path / 'nowhere'} does not exist" in done.stdout
     assert "Traceback" not in done.stdout
 
 
 @pytest.mark.parametrize("flag", ["--port", "--disaggregation-bootstrap-port"])
-def test_port_in_use(tiny_model, flag):
+def test_port_in_use(tiny_model, flag, preloaded):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = launch("--model-path", tiny_model, *PREFILL, flag, port)
+        done = preloaded.launch("--model-path", tiny_model, *PREFILL, flag, port)
     assert done.returncode == 2
     assert f"{flag} {port} on 127.0.0.1: Address already in use, held by " in done.stdout
     assert f"pid {os.getpid()}" in done.stdout
 
 
-def test_unknown_flag(tiny_model):
-    done = launch("--model-path", tiny_model, "--no-such-flag")
+def test_unknown_flag(tiny_model, preloaded):
+    done = preloaded.launch("--model-path", tiny_model, "--no-such-flag")
     assert done.returncode == 2
     assert "unrecognized arguments: --no-such-flag" in done.stdout
 
 
-def test_unknown_transfer_backend(tiny_model):
-    done = launch("--model-path", tiny_model, "--disaggregation-transfer-backend", "nixxl")
+def test_unknown_transfer_backend(tiny_model, preloaded):
+    done = preloaded.launch("--model-path", tiny_model, "--disaggregation-transfer-backend", "nixxl")
     assert done.returncode == 2
     assert "invalid choice: 'nixxl' (choose from" in done.stdout
 
 
-def test_backend_and_device_that_need_a_gpu(tiny_model):
-    done = launch("--model-path", tiny_model, "--attention-backend", "flashinfer", "--device", "cuda")
+def test_backend_and_device_that_need_a_gpu(tiny_model, preloaded):
+    done = preloaded.launch("--model-path", tiny_model, "--attention-backend", "flashinfer", "--device", "cuda")
     assert done.returncode == 2
     assert "--attention-backend flashinfer needs a GPU; allowed on a CPU: torch_native" in done.stdout
     assert "--device cuda was given" in done.stdout
 
 
-def test_too_little_memory_for_the_pool(tiny_model):
-    done = launch("--model-path", tiny_model, "--mem-fraction-static", "0.0001")
+def test_too_little_memory_for_the_pool(tiny_model, preloaded):
+    done = preloaded.launch("--model-path", tiny_model, "--mem-fraction-static", "0.0001")
     assert done.returncode != 0
     assert "Raise --mem-fraction-static" in done.stdout
 

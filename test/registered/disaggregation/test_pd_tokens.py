@@ -4,23 +4,12 @@ import re
 
 import pytest
 
-from harness.servers import cluster, undivided
-from harness.workload import generate_all, prompts
-
-PROMPTS = prompts(30, longest=3000)
-CHUNK = 512
-FLAGS = ("--chunked-prefill-size", str(CHUNK), "--max-total-tokens", "65536", "--dtype", "float32")
+from harness.servers import cluster
+from harness.workload import CHUNK, FLAGS, PROMPTS, generate_all
 
 
 @pytest.fixture(scope="module")
-def expected(tiny_model, tmp_path_factory):
-    log = tmp_path_factory.mktemp("undivided") / "server.log"
-    with undivided(tiny_model, log, *FLAGS) as url:
-        return [answer["output_ids"] for answer in generate_all(url, PROMPTS, at_a_time=16)]
-
-
-@pytest.fixture(scope="module")
-def pair(tiny_model, home, expected):  # after the undivided server has gone: two cores serve one of them at a time
+def pair(tiny_model, home, expected):
     with cluster(home, "tokens", "--model", str(tiny_model), "--", *FLAGS) as started:
         yield started
 
