@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fakes
 import pytest
-from conftest import PATIENCE_S, Cluster
 
+from harness import cluster_fakes as fakes
+from harness.fake_cluster import PATIENCE_S, Cluster
 from sglang_pd.cluster.phases import Phase
 from sglang_pd.cluster.ports import listening
 from sglang_pd.cluster.status import table_lines
@@ -134,8 +134,9 @@ def test_status_table_fits_80_columns() -> None:
         "startup_seconds": None, "uptime_seconds": 754.0, "memory": memory,
         "members": [{"pid": 123456, "title": title, **memory} for title in titles],
     }  # fmt: skip
-    lines = table_lines({"memory": memory, "processes": [process]})
-    assert len(lines) == 1 + 1 + len(titles) + 1
+    lines = table_lines({"memory": memory, "processes": [process], "preload": {"pid": 123457, **memory}})
+    assert len(lines) == 1 + 1 + len(titles) + 1 + 1
+    assert lines[-2].startswith("preload")
     assert max(map(len, lines)) <= 80, lines
     assert widest in lines[1]
 

@@ -1,9 +1,9 @@
 import os
 from pathlib import Path
 
-import fakes
 import pytest
 
+from harness import cluster_fakes as fakes
 from sglang_pd.cluster.phases import Phase
 from sglang_pd.cluster.procfs import Identity, identify
 from sglang_pd.cluster.state import Busy, ClusterDir, ClusterState, Failure, ProcessState, is_stale, port_allocation

@@ -6,10 +6,10 @@ import http.client
 import os
 import signal
 
-import fakes
 import pytest
-from conftest import PATIENCE_S, Cluster, eventually
 
+from harness import cluster_fakes as fakes
+from harness.fake_cluster import PATIENCE_S, Cluster, eventually
 from sglang_pd.cluster.phases import Phase
 from sglang_pd.cluster.ports import listening
 from sglang_pd.cluster.procfs import alive
