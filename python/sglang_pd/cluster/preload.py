@@ -87,11 +87,15 @@ def warm() -> None:
     so that its passes do not copy the shared pages."""
     for name in MODULES:
         importlib.import_module(name)
+    attach_hooks()
+    gc.collect()
+    gc.freeze()
+
+
+def attach_hooks() -> None:
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
-    gc.collect()
-    gc.freeze()
 
 
 def serve(channel: socket.socket) -> Job | None:
@@ -120,10 +124,17 @@ def serve(channel: socket.socket) -> Job | None:
             for line in lines:
                 job = Job(**json.loads(line))
                 parent = os.getpid()
+                became_read, became_write = os.pipe()
                 pid = os.fork()
                 if pid == 0:
                     _become(job, parent, (channel, wake_read, wake_write))
+                    os.close(became_write)
+                    os.close(became_read)
                     return job
+                # It closes its end once it leads its own session: only then can it be told from this process.
+                os.close(became_write)
+                os.read(became_read, 1)
+                os.close(became_read)
                 _say(channel, {"pid": pid})
 
 

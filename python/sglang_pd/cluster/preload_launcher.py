@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +41,7 @@ class PreloadLauncher:
         self._preload = self._plain.start("preload", argv, log, {**ONE_THREAD, **passive}, keep=(theirs.fileno(),))
         theirs.close()
         self._ready = False
+        self._gone: str | None = None
         self._pending = b""
         self._pids: list[int] = []
         self._codes: dict[int, int] = {}
@@ -51,8 +51,11 @@ class PreloadLauncher:
         return procfs.identify(self._preload)
 
     def can_start(self, argv: list[str]) -> bool:
+        if not is_server(argv):
+            return True
         self._receive(0.0)
-        return self._ready or not is_server(argv)
+        self._refuse_if_gone()
+        return self._ready
 
     def start(self, name: str, argv: list[str], log: Path, env: dict[str, str]) -> int:
         if not is_server(argv):
@@ -60,6 +63,7 @@ class PreloadLauncher:
         message = {"argv": argv, "log": str(log), "env": env}
         self._channel.sendall(json.dumps(message).encode() + b"\n")
         while not self._pids:
+            self._refuse_if_gone()
             self._receive(None)
         return self._pids.pop()
 
@@ -67,24 +71,26 @@ class PreloadLauncher:
         if self._plain.knows(pid):
             return self._plain.ended(pid)
         self._receive(0.0)
-        code = self._codes.get(pid)
-        return None if code is None else describe_exit(code)
+        if pid in self._codes:
+            return describe_exit(self._codes[pid])
+        # The kernel kills what a preload process had forked when that ends.
+        return f"with the preload process ({self._gone})" if self._gone else None
 
     def close(self) -> None:
         self._channel.close()
-        os.kill(self._preload, signal.SIGKILL)
-        self._plain.wait(self._preload)
+        self._plain.kill(self._preload)
+
+    def _refuse_if_gone(self) -> None:
+        if self._gone:
+            raise ChildProcessError(f"the process that imports for all servers ended ({self._gone}); see {self._log}")
 
     def _receive(self, timeout: float | None) -> None:
-        """Take in what the preload process has said; with None wait until it says something.
-
-        Raises ``OSError`` where it has ended: nothing can be started any more, and the kernel kills what it had forked.
-        """
-        while select.select([self._channel], [], [], timeout)[0]:
+        """Take in what the preload process has said, its end included; with None wait until it says something."""
+        while self._gone is None and select.select([self._channel], [], [], timeout)[0]:
             data = self._channel.recv(65536)
             if not data:
-                how = self._plain.wait(self._preload)
-                raise ChildProcessError(f"the process that imports for all servers ended ({how}); see {self._log}")
+                self._gone = self._plain.wait(self._preload)
+                return
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
                 self._take(json.loads(line))

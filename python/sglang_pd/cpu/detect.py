@@ -42,10 +42,12 @@ def decide(machine: Machine, cpu_engine: str | None, platform: str | None, enabl
 
     An explicit choice of the user's wins; without one the CPU serves only where no accelerator exists.
     """
-    if not enabled or platform or (machine.usable and cpu_engine != "1"):
+    if not enabled or platform:
         return Decision(False)
     if cpu_engine is not None:
         return Decision(cpu_engine == "1")
+    if machine.usable:
+        return Decision(False)
     if machine.nodes:
         return Decision(
             False,
