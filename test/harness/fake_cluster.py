@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import cluster_fakes as fakes
-
 from sglang_pd.cluster import commands
 from sglang_pd.cluster.phases import Phase
 from sglang_pd.cluster.plan import Plan
