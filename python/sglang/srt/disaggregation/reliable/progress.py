@@ -19,7 +19,7 @@ def wait_for_events(delay_us: int = DELAY_US) -> None:
     if base.__name__ == "PatientConfig":
         return
 
-    class PatientConfig(base):  # type: ignore[misc]
+    class PatientConfig(base):
         """The binding writes 0 to ``pthrDelay`` after it made the configuration; the delay stays what it is here."""
 
         pthrDelay = property(base.pthrDelay.__get__, lambda self, value: base.pthrDelay.__set__(self, delay_us))
