@@ -88,6 +88,9 @@ def warm() -> None:
     for name in MODULES:
         importlib.import_module(name)
     attach_hooks()
+    if "prometheus_client" in sys.modules:
+        # It reads PROMETHEUS_MULTIPROC_DIR when it is imported, and each server sets its own.
+        raise ImportError("prometheus_client must not be imported before a server is forked")
     gc.collect()
     gc.freeze()
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def demo(home):
     (home / "models").symlink_to(Path(os.environ.get("SGLANG_PD_HOME", "~/.cache/sglang-pd")).expanduser() / "models")
     built = run("sglang-pd", "demo-model", home=home)
     assert built.returncode == 0, built.stderr
-    with cluster(home, "demo", "--ask", QUESTION) as started:
+    with cluster(home, "demo", "--ask", QUESTION, "--", "--enable-metrics") as started:
         yield started
 
 
@@ -73,3 +74,12 @@ def test_a_second_up_of_the_same_name_is_refused(demo):
     again = run("sglang-pd", "up", "--detach", "--name", demo.name, home=demo.home)
     assert again.returncode == 2
     assert "is already up" in again.stderr
+
+
+def test_metrics_of_every_process_of_a_server_come_through(demo):
+    """Upstream's metrics pass through files that each server names for itself: forked servers must not share them."""
+    for one in demo.status["processes"]:
+        if one["role"] != "gateway":
+            text = urllib.request.urlopen(f"{one['url']}/metrics", timeout=10).read().decode()
+            assert "sglang:num_running_reqs" in text, "from the scheduler"
+            assert "sglang:num_requests_total" in text, "from the launcher"
