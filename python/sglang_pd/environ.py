@@ -8,6 +8,7 @@ on with the default.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,6 +69,25 @@ class EnvBool(EnvField[bool]):
         raise ValueError(text)
 
 
+class EnvCount(EnvField[int]):
+    allowed = "a whole number from 1"
+
+    def parse(self, text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError(text)
+        return int(text)
+
+
+class EnvSeconds(EnvField[float]):
+    allowed = "a number of seconds above 0"
+
+    def parse(self, text: str) -> float:
+        seconds = float(text)
+        if not 0 < seconds < math.inf:
+            raise ValueError(text)
+        return seconds
+
+
 class EnvPath(EnvField[Path]):
     allowed = "an absolute path, ~ allowed"
 
@@ -92,6 +112,56 @@ class Envs:
         True,
         "On a machine without a GPU, `sglang-pd up` imports the server's modules once and forks every process of "
         "every server from there. 0 starts each server by the stock command line.",
+    )
+    SGLANG_PD_RELIABLE = EnvBool(
+        True,
+        "Transfer KV over NIXL with this package's classes, which build on upstream's. 0 leaves upstream's as they "
+        "are. The two work with each other across a prefill-decode pair.",
+    )
+    SGLANG_PD_TRANSFER_TIMEOUT = EnvSeconds(
+        60.0,
+        "Seconds that prefill gives the writes of one chunk, from the moment they were posted. A chunk takes seconds "
+        "at most even on a slow network; upstream waits for ever, and a stopped decode then holds a worker for ever.",
+    )
+    SGLANG_PD_ROOMS_PER_PEER = EnvCount(
+        4,
+        "Rooms that prefill sends to one decode at a time. Each takes a thread, given back when the decode is idle.",
+    )
+    SGLANG_PD_PREFILL_BOOTSTRAPPING_TIMEOUT = EnvSeconds(
+        300.0,
+        "Seconds that prefill waits for decode's metadata. As long as upstream's: a decode without free pages sends it "
+        "late, and rightly so.",
+    )
+    SGLANG_PD_PREFILL_WAITING_TIMEOUT = EnvSeconds(
+        300.0, "Seconds from the metadata to the first write: queueing and computing. Upstream waits for ever."
+    )
+    SGLANG_PD_PREFILL_TRANSFERRING_TIMEOUT = EnvSeconds(
+        300.0, "Seconds from the first write to the last, computing later chunks included. Upstream waits for ever."
+    )
+    SGLANG_PD_PREFILL_ABORTING_TIMEOUT = EnvSeconds(30.0, "Seconds for the posted writes of an aborted room to end.")
+    SGLANG_PD_DECODE_RESOLVING_TIMEOUT = EnvSeconds(
+        60.0, "Seconds to learn which prefill rank has a request; the bootstrap server answers in milliseconds."
+    )
+    SGLANG_PD_DECODE_BOOTSTRAPPING_TIMEOUT = EnvSeconds(
+        60.0, "Seconds to fetch a prefill rank's address and register with it; both take milliseconds."
+    )
+    SGLANG_PD_DECODE_ALLOCATING_TIMEOUT = EnvSeconds(
+        300.0, "Seconds that decode queues for KV pages. Upstream waits for ever."
+    )
+    SGLANG_PD_DECODE_WAITING_TIMEOUT = EnvSeconds(
+        300.0,
+        "Seconds from sending the metadata to the first sign of data. Prefill's queue and computing fall in here.",
+    )
+    SGLANG_PD_DECODE_TRANSFERRING_TIMEOUT = EnvSeconds(
+        300.0, "Seconds from the first sign of data to prefill's word that all was sent."
+    )
+    SGLANG_PD_DECODE_FINISHING_TIMEOUT = EnvSeconds(
+        30.0,
+        "Seconds from that word until the auxiliary data is there and the scheduler takes over; usually milliseconds. "
+        "Upstream waits for ever.",
+    )
+    SGLANG_PD_DECODE_ABORTING_TIMEOUT = EnvSeconds(
+        30.0, "Seconds for prefill to confirm that it writes no more to an aborted room."
     )
 
 

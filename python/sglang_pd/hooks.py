@@ -71,7 +71,8 @@ HOOKS: tuple[Hook, ...] = (
             "(server_args: ServerArgs, init_tokenizer_manager_func: Callable=init_tokenizer_manager, "
             "run_scheduler_process_func: Callable=run_scheduler_process, "
             "run_detokenizer_process_func: Callable=run_detokenizer_process, "
-            "execute_warmup_func: Callable=_execute_server_warmup, launch_callback: Optional[Callable[[], None]]=None)",
+            "execute_warmup_func: Callable=_execute_server_warmup, launch_callback: Optional[Callable[[], "
+            "None]]=None)",
             "830a6d246640c7c7",
         ),
     ),
@@ -107,6 +108,33 @@ HOOKS: tuple[Hook, ...] = (
             "is_mla_backend: Optional[bool]=False)",
             "02ee4cd8e318f5c5",
         ),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.utils.get_kv_class",
+        kind="around",
+        ours="sglang.srt.disaggregation.reliable.registry:choose_kv_class",
+        where="always",
+        why="over NIXL upstream loses failures silently, and one bad frame or hung peer stops other peers' requests",
+        until="upstream lets a plugin register classes for a transfer backend",
+        recorded=Fingerprint("(transfer_backend: TransferBackend, class_type: KVClassType)", "7a83a11c8e9c5e1c"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.create_sender",
+        kind="after",
+        ours="sglang.srt.disaggregation.reliable.naming:name_prefill_room",
+        where="always",
+        why="a transfer knows its room, not its request; the line of a failed room names both",
+        until="upstream passes the request id to the sender",
+        recorded=Fingerprint("(self, req: Req, num_kv_heads: int)", "4856556987d5c5cc"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.DecodePreallocQueue._create_receiver_and_enqueue",
+        kind="after",
+        ours="sglang.srt.disaggregation.reliable.naming:name_decode_room",
+        where="always",
+        why="the same on decode",
+        until="upstream passes the request id to the receiver",
+        recorded=Fingerprint("(self, req: Req, is_rebootstrap: bool=False)", "2507395f55c65c0d"),
     ),
     Hook(
         target="sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin.maybe_send_cached_prefix_chunk",

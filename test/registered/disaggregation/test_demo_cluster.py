@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
@@ -83,3 +84,35 @@ def test_metrics_of_every_process_of_a_server_come_through(demo):
             text = urllib.request.urlopen(f"{one['url']}/metrics", timeout=10).read().decode()
             assert "sglang:num_running_reqs" in text, "from the scheduler"
             assert "sglang:num_requests_total" in text, "from the launcher"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_the_rooms_of_the_requests_so_far_are_counted(demo, client, role):
+    """Each request was one room on either side: started, and ended with success."""
+    client.chat.completions.create(
+        model=demo.status["served_model_name"], messages=MESSAGES, max_tokens=2, temperature=0
+    )
+    url = next(one["url"] for one in demo.status["processes"] if one["role"] == role)
+    deadline = time.monotonic() + 20
+    while True:
+        rooms = pd_rooms(url)
+        if rooms["started"] >= 2 and rooms["started"] == rooms["ended"] and not rooms["live"]:
+            break
+        assert time.monotonic() < deadline, rooms
+        time.sleep(0.2)
+    assert rooms["delivered"] == rooms["ended"]
+
+
+def pd_rooms(url):
+    """Sums of the room metrics in one scrape."""
+    text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
+
+    def total(name, label=""):
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and label in line)
+
+    return {
+        "started": total("sglang:pd_rooms_started_total"),
+        "ended": total("sglang:pd_rooms_ended_total"),
+        "delivered": total("sglang:pd_rooms_ended_total", 'reason="delivered"'),
+        "live": total("sglang:pd_rooms_live"),
+    }

@@ -1,0 +1,30 @@
+"""Which classes carry a PD transfer: ours over NIXL, upstream's over everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_pd.environ import envs
+
+
+def choose_kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:
+    """AROUND hook on ``get_kv_class``; ``SGLANG_PD_RELIABLE=0`` leaves upstream's answer."""
+    upstream = original(transfer_backend, class_type)
+    if not envs.SGLANG_PD_RELIABLE.get():
+        return upstream
+    # Imported here: upstream's transfer modules import the function that this wraps.
+    from sglang.srt.disaggregation.utils import KVClassType, TransferBackend
+
+    if transfer_backend != TransferBackend.NIXL:
+        return upstream
+    from sglang.srt.disaggregation.reliable.manager import ReliableKVManager
+    from sglang.srt.disaggregation.reliable.prefill import ReliableKVSender
+    from sglang.srt.disaggregation.reliable.receiver import ReliableKVReceiver
+
+    ours: dict[Any, type] = {
+        KVClassType.MANAGER: ReliableKVManager,
+        KVClassType.SENDER: ReliableKVSender,
+        KVClassType.RECEIVER: ReliableKVReceiver,
+    }
+    return ours.get(class_type, upstream)

@@ -1,0 +1,57 @@
+"""Ends rooms whose phase lasts too long, whatever the scheduler does meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any
+
+from sglang.srt.disaggregation.base.conn import KVPoll
+
+from sglang.srt.disaggregation.reliable.deadlines import Deadlines, DeadlineThread, Overdue
+from sglang.srt.disaggregation.reliable.phases import PHASES, Role
+from sglang_pd import environ
+
+logger = logging.getLogger(__name__)
+
+
+def deadlines_of(role: Role) -> Deadlines:
+    """The deadlines from the environment: one variable per phase, ``SGLANG_PD_<ROLE>_<PHASE>_TIMEOUT``."""
+    fields = environ.fields()
+    return Deadlines(role, {phase: fields[variable(role, phase)].get() for phase in PHASES[role]})
+
+
+def variable(role: Role, phase: str) -> str:
+    return f"SGLANG_PD_{role}_{phase}_TIMEOUT".upper()
+
+
+class Watch:
+    """The deadline thread of one manager: an overdue room fails as if upstream had noticed, and the peer is told.
+
+    ``ends``: decode's receivers by room, which know whom to tell; prefill's control does there.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self.ends: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        ledger = manager.accounts.ledger
+        self._thread = DeadlineThread(ledger, deadlines_of(ledger.role), self._on_overdue, self._on_error)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _on_overdue(self, overdue: Overdue) -> None:
+        room, phase = overdue.room.room, overdue.room.phase
+        text = f"timed out after {overdue.room.phase_seconds()[phase]:.1f} s in {phase}: {overdue.reason.sentence}"
+        self._manager.record_failure(room, text)
+        self._manager.update_status(room, KVPoll.Failed)
+        if overdue.room.role is Role.PREFILL:
+            self._manager.prefill.ended(room, text)
+        elif (receiver := self.ends.get(room)) is not None:
+            receiver.ensure_abort_notified()
+
+    def _on_error(self, error: Exception) -> None:
+        logger.error("the deadline thread met an error (%d so far) and goes on", self._thread.errors, exc_info=error)
