@@ -1,17 +1,16 @@
 """What the README's first command gives: the demo model behind the gateway, asked as users ask it."""
 
 import json
-import os
 import re
 import subprocess
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
 from harness.servers import cluster, run
+from sglang_pd.environ import envs
 
 QUESTION = "What is the capital of France?"
 MESSAGES = [{"role": "user", "content": QUESTION}]
@@ -20,7 +19,9 @@ MESSAGES = [{"role": "user", "content": QUESTION}]
 @pytest.fixture(scope="module")
 def demo(home):
     # The built model is shared with other sessions of this user: building it again proves nothing new here.
-    (home / "models").symlink_to(Path(os.environ.get("SGLANG_PD_HOME", "~/.cache/sglang-pd")).expanduser() / "models")
+    shared = envs.SGLANG_PD_HOME.get() / "models"
+    shared.mkdir(parents=True, exist_ok=True)
+    (home / "models").symlink_to(shared)
     built = run("sglang-pd", "demo-model", home=home)
     assert built.returncode == 0, built.stderr
     with cluster(home, "demo", "--ask", QUESTION, "--", "--enable-metrics") as started:
