@@ -8,8 +8,6 @@ import textwrap
 
 import pytest
 
-from sglang_pd.demo import smollm2
-
 PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl")
 
 
@@ -63,9 +61,9 @@ def test_backend_and_device_that_need_a_gpu(tiny_model, preloaded):
     assert "--device cuda was given" in done.stdout
 
 
-def test_too_little_memory_for_the_pool(preloaded):
-    """With a model whose weights outweigh by far what other processes of this machine take or free meanwhile."""
-    done = preloaded.launch("--model-path", smollm2.build(), "--mem-fraction-static", "0.0001")
+def test_too_little_memory_for_the_pool(tiny_model, preloaded):
+    """A share below nothing: what other processes of this machine free meanwhile cannot make up for it."""
+    done = preloaded.launch("--model-path", tiny_model, "--mem-fraction-static=-0.5")
     assert done.returncode != 0
     assert "Raise --mem-fraction-static" in done.stdout
 
