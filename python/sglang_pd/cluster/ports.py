@@ -99,7 +99,7 @@ def holder(port: int) -> str | None:
         if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid:
             try:
                 process = psutil.Process(one.pid)
-                command = " ".join(process.cmdline())
+                command = " ".join(process.cmdline()).strip()
             except psutil.Error:
                 return f"pid {one.pid}"
             return f"{process.name()} (pid {one.pid}: {command[:80]})"

@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+from harness.servers import free_port
+
 PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl")
 
 
@@ -63,7 +65,7 @@ def test_backend_and_device_that_need_a_gpu(tiny_model, preloaded):
 
 def test_too_little_memory_for_the_pool(tiny_model, preloaded):
     """A share below nothing: what other processes of this machine free meanwhile cannot make up for it."""
-    done = preloaded.launch("--model-path", tiny_model, "--mem-fraction-static=-0.5")
+    done = preloaded.launch("--model-path", tiny_model, "--port", free_port(), "--mem-fraction-static=-0.5")
     assert done.returncode != 0
     assert "Raise --mem-fraction-static" in done.stdout
 
