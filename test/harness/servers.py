@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from sglang_pd.cluster.ports import listening
 from sglang_pd.cluster.preload_launcher import PreloadLauncher
 
 BIN = Path(sys.executable).parent
@@ -157,7 +158,4 @@ def cluster(home: Path, name: str, *flags: str, **env: str) -> Iterator[Cluster]
         down = run("sglang-pd", "down", "--name", name, home=home)
     assert down.returncode == 0, down.stdout + down.stderr
     assert not [process for process in processes if runs(process)]
-    for port in ports:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
+    assert not listening(ports)

@@ -107,5 +107,10 @@ def holder(port: int) -> str | None:
 
 
 def listening(ports: Iterable[int]) -> list[int]:
-    """Those of ``ports`` that someone listens on."""
-    return [port for port in ports if not is_free(port)]
+    """Those of ``ports`` that someone listens on, whoever it is.
+
+    The kernel's table and not an attempt to bind: that fails for a while, too, where the last connections of a server
+    that has ended were not closed by the other side.
+    """
+    taken = {one.laddr.port for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr}
+    return [port for port in ports if port in taken]

@@ -4,7 +4,15 @@ import socket
 import pytest
 
 from sglang_pd.cluster import ports
-from sglang_pd.cluster.ports import DERIVED_COUNT, DERIVED_OFFSET, GATEWAY_PORT, PortPicker, gateway_port, is_free
+from sglang_pd.cluster.ports import (
+    DERIVED_COUNT,
+    DERIVED_OFFSET,
+    GATEWAY_PORT,
+    PortPicker,
+    gateway_port,
+    is_free,
+    listening,
+)
 from sglang_pd.errors import UserError
 
 
@@ -76,3 +84,18 @@ def test_privileged_port(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_holder_unknown(listener: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports.psutil, "net_connections", lambda kind: [])
     assert ports.holder(listener) is None
+
+
+def test_listening_is_a_listener_and_not_what_a_closed_server_leaves() -> None:
+    """A connection that the server closed first keeps its port from being bound for a while; nobody listens there."""
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert listening([port]) == [port]
+        client.connect(("127.0.0.1", port))
+        accepted, _ = server.accept()
+        server.close()
+        accepted.close()
+        assert not is_free(port)
+        assert listening([port]) == []
