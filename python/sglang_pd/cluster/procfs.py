@@ -32,6 +32,7 @@ class Stat:
     state: str
     parent: int
     session: int
+    threads: int
     started: int
 
     @property
@@ -40,8 +41,11 @@ class Stat:
 
     @property
     def runs(self) -> bool:
-        """False for a zombie: it has ended, and only its parent has not asked yet."""
-        return self.state not in "ZX"
+        """False for a zombie: it has ended, and only its parent has not asked yet.
+
+        One whose main thread alone has ended is shown as a zombie too; its other threads still hold its ports.
+        """
+        return self.state not in "ZX" or self.threads > 1
 
 
 def parse_stat(text: str) -> Stat:
@@ -49,7 +53,7 @@ def parse_stat(text: str) -> Stat:
     pid, _, rest = text.partition(" (")
     name, _, fields = rest.rpartition(") ")
     field = fields.split()
-    return Stat(int(pid), name, field[0], int(field[1]), int(field[3]), int(field[19]))
+    return Stat(int(pid), name, field[0], int(field[1]), int(field[3]), int(field[17]), int(field[19]))
 
 
 def stat(pid: int) -> Stat | None:

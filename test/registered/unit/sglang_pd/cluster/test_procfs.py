@@ -3,17 +3,18 @@ import signal
 import subprocess
 import sys
 
+from harness.fake_cluster import eventually
 from sglang_pd.cluster import memory
 from sglang_pd.cluster.procfs import Identity, Stat, alive, identify, members, parse_stat, send, stat
 
 
 def one(pid: int, parent: int = 1, session: int = 0, started: int = 100, state: str = "S") -> Stat:
-    return Stat(pid, "p", state, parent, session or pid, started)
+    return Stat(pid, "p", state, parent, session or pid, 1, started)
 
 
 def test_a_name_may_hold_anything() -> None:
     line = "42 (a) b (c) S 7 41 40 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2"
-    assert parse_stat(line) == Stat(42, "a) b (c", "S", 7, 40, 98765)
+    assert parse_stat(line) == Stat(42, "a) b (c", "S", 7, 40, 1, 98765)
 
 
 def test_members_are_descendants_and_session() -> None:
@@ -59,3 +60,24 @@ def test_memory_adds_and_does_not_guess() -> None:
     assert memory.Memory(1, 2) + memory.Memory(3, None) == memory.Memory(4, None)
     text = "x - y\nRss:   10 kB\nPss:    4 kB\nPss_Dirty: 1 kB\n"
     assert memory.parse_rollup(text) == memory.Memory(10240, 4096)
+
+
+def test_a_process_whose_main_thread_alone_has_ended_still_runs() -> None:
+    """The kernel shows it as a zombie, and its files and ports are open as long as a thread lives."""
+    code = (
+        "import ctypes, threading, sys\n"
+        "threading.Thread(target=sys.stdin.read).start()\n"
+        "print('up', flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"up\n"
+        eventually(lambda: stat(process.pid).state == "Z", "the main thread has ended")
+        assert stat(process.pid).runs
+    finally:
+        process.kill()
+        process.stdin.close()
+        process.stdout.close()
+    eventually(lambda: not stat(process.pid).runs, "all of it has ended")
+    process.wait()
