@@ -138,7 +138,10 @@ class Envs:
     SGLANG_PD_PREFILL_TRANSFERRING_TIMEOUT = EnvSeconds(
         300.0, "Seconds from the first write to the last, computing later chunks included. Upstream waits for ever."
     )
-    SGLANG_PD_PREFILL_ABORTING_TIMEOUT = EnvSeconds(30.0, "Seconds for the posted writes of an aborted room to end.")
+    SGLANG_PD_PREFILL_ABORTING_TIMEOUT = EnvSeconds(
+        30.0,
+        "Seconds for the posted writes of an aborted room to end. Without effect so far: an aborted room ends at once.",
+    )
     SGLANG_PD_DECODE_RESOLVING_TIMEOUT = EnvSeconds(
         60.0, "Seconds to learn which prefill rank has a request; the bootstrap server answers in milliseconds."
     )
@@ -161,7 +164,9 @@ class Envs:
         "Upstream waits for ever.",
     )
     SGLANG_PD_DECODE_ABORTING_TIMEOUT = EnvSeconds(
-        30.0, "Seconds for prefill to confirm that it writes no more to an aborted room."
+        30.0,
+        "Seconds for prefill to confirm that it writes no more to an aborted room. "
+        "Without effect so far: an aborted room ends at once.",
     )
 
 
