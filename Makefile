@@ -1,7 +1,7 @@
 # Two commands: `make up` serves a model through a real prefill + decode pair, `make test` runs lint, types and tests.
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := python sgl-kernel test setup.py
+SOURCES := python sgl-kernel test benchmark setup.py
 
 .PHONY: help up down install test lint types docs build clean
 
@@ -31,13 +31,14 @@ lint: install
 	$(BIN)/ruff format --check $(SOURCES)
 
 types: install
-	$(BIN)/mypy python/sglang_pd python/sglang sgl-kernel/python
+	$(BIN)/mypy python/sglang_pd python/sglang sgl-kernel/python benchmark
 
 test: lint types
 	$(BIN)/pytest
 
 docs: install
 	$(BIN)/python -m sglang_pd.environ > docs/environment.md
+	$(BIN)/python -m sglang.srt.disaggregation.reliable.families > docs/metrics.md
 
 build: install
 	$(BIN)/python -m build

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from sgl_kernel_sm120.index_k import launch
+
 T = TypeVar("T")
 
 # A name that starts like this is meant for us. Upstream 0.5.23 has no variable with these prefixes.
-OUR_PREFIXES = ("SGLANG_PD_",)
+OUR_PREFIXES = ("SGLANG_PD_", "SGLANG_DSV4_BF16_INDEX_K")
 
 
 class EnvError(ValueError):
@@ -78,6 +80,21 @@ class EnvCount(EnvField[int]):
         return int(text)
 
 
+class EnvChoice(EnvField[int | None]):
+    """One of a few whole numbers; not set, the code decides, as ``otherwise`` says."""
+
+    def __init__(self, choices: tuple[int, ...], help: str, otherwise: str = "by GPU"):
+        super().__init__(None, help)
+        self.choices = choices
+        self.otherwise = otherwise
+        self.allowed = ", ".join(map(str, choices))
+
+    def parse(self, text: str) -> int:
+        if text not in map(str, self.choices):
+            raise ValueError(text)
+        return int(text)
+
+
 class EnvSeconds(EnvField[float]):
     allowed = "a number of seconds above 0"
 
@@ -123,9 +140,20 @@ class Envs:
         "Seconds that prefill gives the writes of one chunk, from the moment they were posted. A chunk takes seconds "
         "at most even on a slow network; upstream waits for ever, and a stopped decode then holds a worker for ever.",
     )
-    SGLANG_PD_ROOMS_PER_PEER = EnvCount(
-        4,
-        "Rooms that prefill sends to one decode at a time. Each takes a thread, given back when the decode is idle.",
+    SGLANG_PD_RECONNECT_TIMEOUT = EnvSeconds(
+        1.0,
+        "Seconds that prefill tries to connect to a decode anew, from the first error of a chunk's write. A severed "
+        "connection heals at the first try; a process that is gone never does, and its requests succeed elsewhere.",
+    )
+    SGLANG_PD_MIB_IN_FLIGHT = EnvCount(
+        8,
+        "MiB of KV that prefill has in flight to one decode; a larger chunk goes alone. A network of 400 Gbit/s and "
+        "100 us holds 5 MiB; over TCP more only slows each other down.",
+    )
+    SGLANG_PD_MIB_PER_WRITE = EnvCount(
+        2,
+        "MiB of KV of small chunks that prefill writes, and reports, together: at one page a room the calls cost more "
+        "than the bytes.",
     )
     SGLANG_PD_PREFILL_BOOTSTRAPPING_TIMEOUT = EnvSeconds(
         300.0,
@@ -137,10 +165,6 @@ class Envs:
     )
     SGLANG_PD_PREFILL_TRANSFERRING_TIMEOUT = EnvSeconds(
         300.0, "Seconds from the first write to the last, computing later chunks included. Upstream waits for ever."
-    )
-    SGLANG_PD_PREFILL_ABORTING_TIMEOUT = EnvSeconds(
-        30.0,
-        "Seconds for the posted writes of an aborted room to end. Without effect so far: an aborted room ends at once.",
     )
     SGLANG_PD_DECODE_RESOLVING_TIMEOUT = EnvSeconds(
         60.0, "Seconds to learn which prefill rank has a request; the bootstrap server answers in milliseconds."
@@ -163,11 +187,51 @@ class Envs:
         "Seconds from that word until the auxiliary data is there and the scheduler takes over; usually milliseconds. "
         "Upstream waits for ever.",
     )
-    SGLANG_PD_DECODE_ABORTING_TIMEOUT = EnvSeconds(
-        30.0,
-        "Seconds for prefill to confirm that it writes no more to an aborted room. "
-        "Without effect so far: an aborted room ends at once.",
+    SGLANG_PD_DECODE_VERIFYING_TIMEOUT = EnvSeconds(
+        3600.0,
+        "Seconds from there to the request's first batch, where its checksum is compared; only with "
+        "`--disaggregation-enable-kv-checksum`. A decode whose batch is full lets requests queue.",
     )
+    SGLANG_PD_QUARANTINE_TIMEOUT = EnvSeconds(
+        1200.0,
+        "Seconds that decode keeps the KV pages of a failed request from reuse while its prefill neither acknowledged "
+        "that its writes are over nor is proven to be gone. Nothing is proven when they have passed, but the memory "
+        "has to come back one day: it is longer than the 924 s after which Linux gives up a connection that nobody "
+        "answers. Upstream gives the pages to the next request after 30 s.",
+    )
+    SGLANG_DSV4_BF16_INDEX_K = EnvBool(
+        False,
+        "Keep DeepSeek-V4's index keys in bf16: more of the right keys are chosen at long context, for 651 bytes more "
+        "per token (docs/kernels.md). Prefill and decode must agree.",
+    )
+    SGLANG_DSV4_BF16_INDEX_K_LOGITS_MIB = EnvCount(
+        256,
+        "MiB that the scores of a layer's keys may take at a time; set aside before the pools are sized. Rows that do "
+        "not fit are scored in turn.",
+    )
+    SGLANG_DSV4_BF16_INDEX_K_STORE_ROWS = EnvChoice(launch.ROW_BLOCKS, "Keys that a program stores.")
+    SGLANG_DSV4_BF16_INDEX_K_STORE_NUM_WARPS = EnvChoice(launch.ROW_WARPS, "Warps of such a program.")
+    SGLANG_DSV4_BF16_INDEX_K_QUERY_ROWS = EnvChoice(launch.ROW_BLOCKS, "Heads of queries that a program prepares.")
+    SGLANG_DSV4_BF16_INDEX_K_QUERY_NUM_WARPS = EnvChoice(launch.ROW_WARPS, "Warps of such a program.")
+    SGLANG_DSV4_BF16_INDEX_K_DECODE_BLOCK_KEYS = EnvChoice(
+        launch.BLOCK_KEYS, "Keys that a program scores per step, in decode."
+    )
+    SGLANG_DSV4_BF16_INDEX_K_DECODE_NUM_WARPS = EnvChoice(launch.DECODE_WARPS, "Warps of such a program.")
+    SGLANG_DSV4_BF16_INDEX_K_DECODE_NUM_STAGES = EnvChoice(
+        launch.DECODE_STAGES, "Pipeline stages of such a program; all but one are keys on their way."
+    )
+    SGLANG_DSV4_BF16_INDEX_K_DECODE_PROGRAMS = EnvChoice(
+        launch.PROGRAMS, "Such programs per multiprocessor that keys are split for."
+    )
+    SGLANG_DSV4_BF16_INDEX_K_PREFILL_ROWS = EnvChoice(
+        launch.PREFILL_ROWS, "Query rows that a program scores together, in prefill."
+    )
+    SGLANG_DSV4_BF16_INDEX_K_PREFILL_BLOCK_KEYS = EnvChoice(launch.BLOCK_KEYS, "Keys that it scores per step.")
+    SGLANG_DSV4_BF16_INDEX_K_PREFILL_NUM_WARPS = EnvChoice(
+        tuple(sorted({warps for some in launch.PREFILL_WARPS.values() for warps in some})),
+        "Warps of such a program; 1 row takes 4, 4 rows take 8.",
+    )
+    SGLANG_DSV4_BF16_INDEX_K_PREFILL_NUM_STAGES = EnvChoice(launch.PREFILL_STAGES, "Pipeline stages of such a program.")
 
 
 envs = Envs()
@@ -242,6 +306,7 @@ def markdown() -> str:
     home = str(Path.home())
     for name, field in fields().items():
         default = str(int(field.default) if isinstance(field.default, bool) else field.default).replace(home, "~")
+        default = field.otherwise if isinstance(field, EnvChoice) else default
         lines.append(f"| `{name}` | `{default}` | {field.allowed} | {field.help} |")
     return "\n".join(lines) + "\n"
 

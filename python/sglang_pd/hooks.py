@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sglang_pd.environ import envs
 from sglang_pd.upstream import Fingerprint, fingerprint
 
 Kind = Literal["before", "after", "around", "replace", "resolution"]
-Where = Literal["always", "cpu", "preload"]
+Where = Literal["always", "cpu", "preload", "dsv4_bf16"]
 PIPELINE = "sglang.srt.arg_groups."
+DSV4_POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool."
+DSV4_OURS = "sglang.srt.layers.attention.dsv4_sm120."
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Hook:
 
     ``target``: dotted path upstream. ``kind``: how we attach; "resolution" wraps the step of upstream's argument
     resolution that ``target`` names. ``ours``: ``module:function`` of ours. ``where``: "always", "cpu"
-    (serving without a GPU) or "preload" (forked by the preload process of a local cluster).
+    (serving without a GPU), "preload" (forked by the preload process of a local cluster) or "dsv4_bf16"
+    (``SGLANG_DSV4_BF16_INDEX_K`` is on).
     """
 
     target: str
@@ -137,6 +141,117 @@ HOOKS: tuple[Hook, ...] = (
         recorded=Fingerprint("(self, req: Req, is_rebootstrap: bool=False)", "2507395f55c65c0d"),
     ),
     Hook(
+        target="sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums",
+        kind="around",
+        ours="sglang.srt.disaggregation.reliable.verification:compare",
+        where="always",
+        why="the same: what is in a batch is delivered, and what ended by its deadline must not get in",
+        until="the same",
+        recorded=Fingerprint("(self, batch: ScheduleBatch)", "17e980da78c3046e"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin._handle_kv_checksum_mismatch",
+        kind="before",
+        ours="sglang.srt.disaggregation.reliable.verification:mismatched",
+        where="always",
+        why="a room whose checksum is wrong was counted as delivered when it was cleared",
+        until="upstream compares before it clears the room",
+        recorded=Fingerprint("(self, req: Req, msg: str)", "0f91f14cb0e518a8"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin.process_decode_queue",
+        kind="after",
+        ours="sglang.srt.disaggregation.reliable.verification:look_for_lost",
+        where="always",
+        why="the same for a request that never gets into a batch",
+        until="the same",
+        recorded=Fingerprint("(self: Scheduler)", "a07faae1305572d2"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.checksum.KvChecksumComputer.compute",
+        kind="around",
+        ours="sglang_pd.cpu.checksum:compute",
+        where="cpu",
+        why="the checksum of KV is computed by a CUDA kernel alone",
+        until="upstream has one for the CPU",
+        recorded=Fingerprint(
+            "(self, kv_page_indices_gpu: torch.Tensor, state_indices_gpu: Optional[torch.Tensor]=None)",
+            "2dbcdc4d1ff175c9",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.utils.common.add_prometheus_middleware",
+        kind="after",
+        ours="sglang.srt.disaggregation.reliable.scrape:serve_readings",
+        where="always",
+        why="metrics come to a scrape one by one: rooms that started were not those that ended and those that live",
+        until="upstream lets a plugin register a collector",
+        recorded=Fingerprint("(app)", "172e2bfd6160608e"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.DecodePreallocQueue._ensure_prefill_info",
+        kind="around",
+        ours="sglang.srt.disaggregation.reliable.bootstrapping:keep_off_the_loop",
+        where="always",
+        why="HTTP to a bootstrap server on the scheduler's loop: one prefill that hangs stops every request",
+        until="upstream asks from a thread",
+        recorded=Fingerprint("(self, addr_to_reqs: Dict[str, List[DecodeRequest]])", "f60b6c377f135cb0"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.utils.prepare_abort",
+        kind="around",
+        ours="sglang.srt.disaggregation.reliable.answers:abort_with_reason",
+        where="always",
+        why="every failed transfer is a 500 to the client, and its text does not say whether a retry can help",
+        until="upstream's KVTransferError carries a status",
+        recorded=Fingerprint("(req: Req, error_message: str, status_code=None)", "b8653dcc38941b9c"),
+    ),
+    Hook(
+        target="sglang.srt.entrypoints.http_server.serve_generate_request",
+        kind="around",
+        ours="sglang.srt.disaggregation.reliable.streams:generate",
+        where="always",
+        why="a stream whose transfer failed is a 200 without a token, which no gateway retries",
+        until="upstream sends the status once the first event is known",
+        recorded=Fingerprint("(obj: GenerateReqInput, request: Request)", "ae4b21e10ba56d8c"),
+    ),
+    Hook(
+        target="sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
+        kind="around",
+        ours="sglang.srt.disaggregation.reliable.streams:handle_request",
+        where="always",
+        why="the same for the OpenAI endpoints",
+        until="the same",
+        recorded=Fingerprint("(self, request: OpenAIServingRequest, raw_request: Request)", "c318735c5fedff29"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.DecodeTransferQueue._defer_release",
+        kind="before",
+        ours="sglang.srt.disaggregation.reliable.holding:hold",
+        where="always",
+        why="pages that prefill may still write to are given to the next request after 30 s, with a warning",
+        until="upstream releases them on a proof alone",
+        recorded=Fingerprint("(self, decode_req: DecodeRequest)", "79a8d6c2ae63a8be"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.DecodeTransferQueue._do_release",
+        kind="before",
+        ours="sglang.srt.disaggregation.reliable.holding:release",
+        where="always",
+        why="the other end of the same hold: counted by what allowed it",
+        until="the same",
+        recorded=Fingerprint("(self, decode_req: DecodeRequest, idx: int)", "9f26dbd909d8b32a"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.DecodeTransferQueue.release_memory_occupation",
+        kind="after",
+        ours="sglang.srt.disaggregation.reliable.holding:forget",
+        where="always",
+        why="the pool is torn down with the pages that are held in it",
+        until="the same",
+        recorded=Fingerprint("(self)", "77226fd4cf20cf44"),
+    ),
+    Hook(
         target="sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin.maybe_send_cached_prefix_chunk",
         kind="around",
         ours="sglang_pd.cpu.prefill:send_cached_prefix_chunk",
@@ -154,6 +269,157 @@ HOOKS: tuple[Hook, ...] = (
         until="upstream lets the caller choose the start method",
         recorded=Fingerprint("(server_args: ServerArgs)", "a64d556edd8cda14"),
     ),
+    Hook(
+        target=PIPELINE + "serving_hook.handle_other_validations",
+        kind="resolution",
+        ours=DSV4_OURS + "refusals:check_arguments",
+        where="dsv4_bf16",
+        why="what bf16 index keys cannot be combined with is refused before anything is loaded",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint("(server_args: Any)", "23d7e167aa489dfa"),
+    ),
+    Hook(
+        target=DSV4_POOL + "get_dsv4_indexer_bytes_per_token",
+        kind="around",
+        ours=DSV4_OURS + "pool:bytes_per_token",
+        where="dsv4_bf16",
+        why="the bytes of an index key, for the pool and for who sizes it; one wrap reaches both",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint("(index_head_dim: int, use_fp4_indexer: bool)", "ce6ffc404a1caed6"),
+    ),
+    Hook(
+        target=DSV4_POOL + "DeepSeekV4TokenToKVPool.__init__",
+        kind="after",
+        ours=DSV4_OURS + "pool:check_pool",
+        where="dsv4_bf16",
+        why="a pool in another layout than our kernels' must stop the server, not corrupt it",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint(
+            "(self, max_num_reqs: int, swa_size: int, c4_size: int, c128_size: int, c4_state_pool_size: int, "
+            "c128_state_pool_size: int, page_size: int, swa_page_size: int, dtype: torch.dtype, c4_state_dtype: "
+            "torch.dtype, c128_state_dtype: torch.dtype, qk_nope_head_dim: int, qk_rope_head_dim: int, "
+            "indexer_head_dim: int, layer_num: int, device: str, enable_memory_saver: bool, compression_ratios: "
+            "List[int], sliding_window: int=128, start_layer: Optional[int]=None, end_layer: Optional[int]=None, "
+            "enable_hisparse: bool=False, online_mtp_max_draft_tokens: int=0, num_req_slots: Optional[int]=None, "
+            "unified_fp8: Optional[bool]=None, kv_source_layers: Sequence[int]=(), full_size: Optional[int]=None, "
+            "is_draft_worker: bool=False, kv_layout: Union[str, KVLayout]=KVLayout.V4, compressed_kv_layout: "
+            "Optional[str]=None)",
+            "37c692d276c0d707",
+        ),
+    ),
+    Hook(
+        target=DSV4_POOL + "DeepSeekV4TokenToKVPool.pd_kv_layout",
+        kind="after",
+        ours=DSV4_OURS + "pool:pd_layout",
+        where="dsv4_bf16",
+        why="a prefill and a decode with different index keys are refused by upstream's comparison of this tag",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint("(self)", "b61f12f2a2fa8de1"),
+    ),
+    Hook(
+        target=DSV4_POOL + "DeepSeekV4IndexerPool.set_index_fused",
+        kind="around",
+        ours=DSV4_OURS + "pool:refuse_scales",
+        where="dsv4_bf16",
+        why="it writes FP8 keys and scales",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint("(self, layer_id: int, loc: torch.Tensor, cache_k: torch.Tensor)", "31f2f3bdfefebc11"),
+    ),
+    Hook(
+        target=DSV4_POOL + "DeepSeekV4IndexerPool.set_index_k_scale_buffer",
+        kind="around",
+        ours=DSV4_OURS + "pool:refuse_scales",
+        where="dsv4_bf16",
+        why="it writes FP8 keys and scales",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint(
+            "(self, layer_id: int, loc: torch.Tensor, index_k: torch.Tensor, index_k_scale: torch.Tensor)",
+            "3984b5c2cb48824b",
+        ),
+    ),
+    Hook(
+        target=DSV4_POOL + "DeepSeekV4IndexerPool.get_index_k_scale_buffer",
+        kind="around",
+        ours=DSV4_OURS + "pool:refuse_scales",
+        where="dsv4_bf16",
+        why="it reads FP8 keys and scales",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint(
+            "(self, layer_id: int, seq_len_tensor: torch.Tensor, page_indices: torch.Tensor, seq_len_sum: int, "
+            "max_seq_len: int)",
+            "a468ff553ebaff65",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.model_executor.pool_configurator.DSV4PoolConfigurator.calculate_pool_sizes",
+        kind="around",
+        ours=DSV4_OURS + "sizing:fit",
+        where="dsv4_bf16",
+        why="pools and the indexer's scratch together fit the budget; upstream leaves out the pages each pool reserves",
+        until="upstream prices reserved pages and scratch",
+        recorded=Fingerprint("(self, available_bytes: int, page_size: int)", "fd480ebf09e7b886"),
+    ),
+    Hook(
+        target="sglang.kernels.ops.attention.dsv4.compress.compress_norm_rope_store",
+        kind="around",
+        ours=DSV4_OURS + "store:store",
+        where="dsv4_bf16",
+        why="index keys are stored in bf16; the latent, which comes the same way, is upstream's",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint(
+            "(kv: torch.Tensor, plan: Union[CompressorDecodePlan, CompressorPrefillPlan], *, norm_weight: "
+            "torch.Tensor, norm_eps: float, freq_cis: torch.Tensor, out_loc: torch.Tensor, kvcache: torch.Tensor, "
+            "page_size: int, use_fp4: bool=False, bf16_store: bool=False, kvcache_scale: "
+            "Optional[torch.Tensor]=None, rope_cache: Optional[tuple[torch.Tensor, torch.Tensor]]=None, "
+            "fp4_k_write_metadata=None, layout: Union[KVLayout, str]=KVLayout.V4, fp8_2buff: bool=False, "
+            "kvcache_rope: Optional[torch.Tensor]=None)",
+            "22b2ac08ac65850d",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.layers.attention.dsv4.indexer.C4Indexer.compute_q",
+        kind="around",
+        ours=DSV4_OURS + "query:compute_q",
+        where="dsv4_bf16",
+        why="queries stay bf16",
+        until="upstream has bf16 index keys",
+        recorded=Fingerprint(
+            "(self, q_lora: torch.Tensor, positions: torch.Tensor, weight: torch.Tensor, q_lora_quant=None)",
+            "ace066f3c22f77dc",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.layers.attention.dsv4.indexer.C4IndexerBackendMixin.forward_c4_indexer",
+        kind="around",
+        ours=DSV4_OURS + "indexer:forward_c4_indexer",
+        where="dsv4_bf16",
+        why="it views index-K pages as 132 or 68 bytes per key and calls FP8 or FP4 kernels",
+        until="upstream lets a layout bring its logits kernel",
+        recorded=Fingerprint(
+            "(self, x: torch.Tensor, q_lora: torch.Tensor, c4_indexer: C4Indexer, forward_batch: ForwardBatch, "
+            "alt_streams: Optional[List[torch.cuda.Stream]]=None, enable_multi_stream: bool=False, q_lora_ready: "
+            "Optional[torch.cuda.Event]=None, skip_compressor: bool=False, q_lora_quant=None)",
+            "f151275d99f51cbb",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler._dsv4_indexer_regions",
+        kind="after",
+        ours=DSV4_OURS + "hicache:whole_pages",
+        where="dsv4_bf16",
+        why="HiCache's copy of single tokens knows the main KV's rows only and would scatter a page of index keys",
+        until="that copy takes the layout as an argument",
+        recorded=Fingerprint("(kvcache: Any, page_size: int)", "af43a77f61a31339"),
+    ),
+    Hook(
+        target="sglang.srt.mem_cache.hicache_storage.HiCacheStorageConfig.__post_init__",
+        kind="after",
+        ours=DSV4_OURS + "hicache:name_storage",
+        where="dsv4_bf16",
+        why="keys of persisted pages name the model, not the layout: FP8 pages would be read as bf16",
+        until="upstream puts the pool's layout into those keys",
+        recorded=Fingerprint("(self)", "ffb9699d750de7c5"),
+    ),
 )
 
 
@@ -162,7 +428,12 @@ def selected() -> tuple[Hook, ...]:
     from sglang_pd import cpu
     from sglang_pd.cluster import preload
 
-    here = {"always": True, "cpu": cpu.is_active(), "preload": preload.is_active()}
+    here = {
+        "always": True,
+        "cpu": cpu.is_active(),
+        "preload": preload.is_active(),
+        "dsv4_bf16": envs.SGLANG_DSV4_BF16_INDEX_K.get(),
+    }
     return tuple(hook for hook in HOOKS if here[hook.where])
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import zmq
 
-from harness.roles import Role, RoleSpec
+from harness.roles import RoleSpec
 from harness.servers import free_port
 
 FAILED, BOOTSTRAPPING, WAITING, TRANSFERRING, SUCCESS = range(5)
@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class RoleProcess:
-    """A role in another process: its methods are those of :class:`Role`."""
+    """A role in another process: its methods are those of :class:`~.roles.Role`."""
 
     def __init__(self, connection: Connection, spec: RoleSpec):
         self._connection = connection
@@ -78,11 +78,12 @@ class Nursery:
         self._environment = environment or {}
         self._folder = tempfile.TemporaryDirectory(prefix="nursery-")
         address = Path(self._folder.name) / "socket"
-        test = Path(__file__).parents[1]
+        root = Path(__file__).parents[2]
+        folders = os.pathsep.join(str(root / folder) for folder in ("test", "benchmark"))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness.managers", str(address)],
             cwd=self._folder.name,
-            env={**os.environ, "PYTHONPATH": str(test), "OMP_NUM_THREADS": "1", "SGLANG_HOST_IP": "127.0.0.1"},
+            env={**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", "SGLANG_HOST_IP": "127.0.0.1"},
         )
         deadline = time.monotonic() + IMPORT_TIMEOUT_S
         while not address.exists():
@@ -169,7 +170,7 @@ def send_frames(address: str, *messages: list[bytes]) -> None:
 
 def _serve(connection: Connection) -> None:
     """The life of a role's process: build it, answer calls, leave when the test does."""
-    role: Role | None = None
+    role: Any = None
     while True:
         try:
             message = connection.recv()
@@ -179,7 +180,7 @@ def _serve(connection: Connection) -> None:
             return
         try:
             if role is None:
-                role, result = Role(message), os.getpid()
+                role, result = message.build(), os.getpid()
             else:
                 method, args = message
                 result = getattr(role, method)(*args)

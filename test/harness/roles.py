@@ -31,6 +31,10 @@ class RoleSpec:
     aux_slots: int = 256
     page_size: int = 4
 
+    def build(self) -> Any:
+        """What serves the calls in the role's process; a spec of another kind builds its own."""
+        return Role(self)
+
 
 class Role:
     """The calls a test makes; every argument and result crosses a pipe. Rooms are named by their number."""
@@ -51,14 +55,17 @@ class Role:
         if prefill:
             self.server = kv_class(KVClassType.BOOTSTRAP_SERVER)(HOST, spec.bootstrap_port)
             _wait_until_listening(spec.bootstrap_port)
-        buffers = 2 * spec.layers
-        self.kv = [np.zeros((spec.pages, spec.page_bytes), np.uint8) for _ in range(buffers)]
+        self.kv = self.allocate()
         self.aux = np.zeros((spec.aux_slots, spec.aux_bytes), np.uint8)
         self.manager = kv_class(KVClassType.MANAGER)(
             _kv_args(spec, self.kv, self.aux), DisaggregationMode(spec.mode), server_args, False
         )
         self.room_class = kv_class(KVClassType.SENDER if prefill else KVClassType.RECEIVER)
         self.rooms: dict[int, Any] = {}
+
+    def allocate(self) -> list[np.ndarray]:
+        """The K and V buffers, each (pages, page_bytes) of uint8."""
+        return [np.zeros((self.spec.pages, self.spec.page_bytes), np.uint8) for _ in range(2 * self.spec.layers)]
 
     # What a scheduler does.
 

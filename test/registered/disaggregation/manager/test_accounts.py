@@ -1,5 +1,6 @@
 """Every room ends once in each side's ledger, with its reason; a phase that lasts too long ends it too."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -99,14 +100,35 @@ def test_prefill_never_sends(pair: Pair, room: int):
     assert pair.prefill.call("wait", room, [WAITING], 5.0)[0] == WAITING
     fails(pair, "decode", room, within_s=2)
     fails(pair, "prefill", room, within_s=1)
-    assert reasons(pair, room) == ("decode_abort", "prefill_never_sent")
+    assert reasons(pair, room) == ("prefill_never_sent", "prefill_never_sent")
 
 
-def test_prefill_never_sends_and_decode_is_gone(pair: Pair, room: int, nursery: Nursery):
-    """Nobody is left to tell prefill: its own deadline ends the room, where upstream waits for ever."""
+def test_prefill_never_sends_and_decode_hangs(pair: Pair, room: int, nursery: Nursery):
+    """Nobody tells prefill: its own deadline ends the room, where upstream waits for ever."""
+    decode = pair.add_decode({**DEADLINES, **TCP})
+    pair.open(room, decode=decode)
+    assert pair.prefill.call("wait", room, [WAITING], 5.0)[0] == WAITING
+    decode.signal(signal.SIGSTOP)
+    fails(pair, "prefill", room, within_s=3)
+    assert ends(pair, "prefill", room).reason == "send_timeout"
+    decode.close()
+
+
+def test_decode_is_gone(pair: Pair, room: int, nursery: Nursery):
     decode = pair.add_decode({**DEADLINES, **TCP})
     pair.open(room, decode=decode)
     assert pair.prefill.call("wait", room, [WAITING], 5.0)[0] == WAITING
     decode.close()
-    fails(pair, "prefill", room, within_s=3)
-    assert ends(pair, "prefill", room).reason == "send_timeout"
+    fails(pair, "prefill", room, within_s=1)
+    assert ends(pair, "prefill", room).reason == "peer_lost"
+
+
+def test_prefill_is_gone(nursery: Nursery):
+    """Decode knows at once, and forgets where it was."""
+    pair = Pair(nursery, **TCP)
+    room = pair.room()
+    pair.open(room)
+    pair.prefill.close()
+    fails(pair, "decode", room, within_s=1)
+    assert ends(pair, "decode", room).reason == "peer_lost"
+    pair.close()

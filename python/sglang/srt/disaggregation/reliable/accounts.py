@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.runtime_context import get_parallel
 
+from sglang.srt.disaggregation.reliable import told
 from sglang.srt.disaggregation.reliable.classify import classify
+from sglang.srt.disaggregation.reliable.failure import Failure
 from sglang.srt.disaggregation.reliable.ledger import Ledger
-from sglang.srt.disaggregation.reliable.phases import DecodePhase, Phase, PrefillPhase, Role
+from sglang.srt.disaggregation.reliable.phases import PHASES, DecodePhase, Phase, PrefillPhase, Role
 from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
 from sglang.srt.disaggregation.reliable.report import deserves_warning, warning_line
 from sglang.srt.disaggregation.reliable.room import EndedRoom
@@ -60,11 +63,25 @@ class Accounts:
         self.ledger.progress(room, pages=pages, bytes=pages * page_bytes)
 
     def failed(self, room: int, text: str | None) -> None:
-        """The room failed; nothing happens where it has ended."""
-        phase = self.ledger.phase(room)
-        if phase is not None:
-            reason = classify(self.ledger.role, phase, text)
+        """The room failed; nothing happens where it has ended. ``text``: a :class:`Failure`, or one of upstream's."""
+        if self.ledger.phase(room) is not None:
+            reason = self.reason(room, text)
             self.ledger.end(room, reason.outcome, reason)
+
+    def reason(self, room: int, text: str | None) -> Reason:
+        """Why the room failed: what it ended with, else what ``text`` stands for."""
+        ended = self.ledger.end_reason(room)
+        if ended is not None and ended.outcome is not Outcome.SUCCESS:
+            return ended
+        if isinstance(text, Failure):
+            return text.reason
+        return classify(self.ledger.role, self.ledger.phase(room) or PHASES[self.ledger.role][0], text)
+
+    def aborted_by_decode(self, room: int, reason: Reason | None) -> None:
+        """Decode gave the room up, for ``reason`` if it said so; nothing happens where the room has ended."""
+        if self.ledger.phase(room) is not None:
+            mine = Reason.DECODE_ABORT if reason is None else told.here(Role.DECODE, reason)
+            self.ledger.end(room, mine.outcome, mine)
 
     def accepted(self, room: int) -> None:
         """Decode's scheduler took over what was transferred."""
@@ -85,6 +102,7 @@ class Accounted:
 
     request_status: dict[int, int]
     failure_records: dict[int, str]
+    failure_lock: threading.Lock
 
     def __init__(self, args: Any, disaggregation_mode: DisaggregationMode, *rest: Any, **kwargs: Any) -> None:
         ranks = get_parallel()
@@ -94,9 +112,32 @@ class Accounted:
         super().__init__(args, disaggregation_mode, *rest, **kwargs)  # type: ignore[call-arg]
 
     def update_status(self, bootstrap_room: int, status: int) -> None:
-        fresh = bootstrap_room not in self.request_status
-        super().update_status(bootstrap_room, status)  # type: ignore[misc]
-        if bootstrap_room in self.request_status:
-            if fresh:
-                self.accounts.opened(bootstrap_room)
+        """Accounts come first: whoever sees the status may be done with the room at once, and use its number again."""
+        current = self.request_status.get(bootstrap_room)
+        begins = current is None and status in (KVPoll.Bootstrapping, KVPoll.WaitingForInput)
+        if begins:
+            self.accounts.opened(bootstrap_room)
+        if begins or current not in (None, KVPoll.Failed):
             self.accounts.status(bootstrap_room, status, self.failure_records.get(bootstrap_room))
+        super().update_status(bootstrap_room, status)  # type: ignore[misc]
+
+    def record_failure(self, bootstrap_room: int, failure_reason: str) -> None:
+        """Upstream keeps the text of a room that is gone as well: for ever, or for the next room of that number."""
+        with self.failure_lock:
+            if bootstrap_room in self.request_status:
+                self.failure_records[bootstrap_room] = failure_reason
+
+    def forget_failure(self, bootstrap_room: int) -> None:
+        """The room is gone, and nobody asked why it failed."""
+        with self.failure_lock:
+            self.failure_records.pop(bootstrap_room, None)
+
+    def _encode_kv_status_message(self, *, bootstrap_room: int, status: int, failure_reason: str | None) -> list[bytes]:
+        """Upstream's message to decode. A failure gets one frame more, the label of its reason: a decode of upstream's
+        does not look at it."""
+        frames = super()._encode_kv_status_message(  # type: ignore[misc]
+            bootstrap_room=bootstrap_room, status=status, failure_reason=failure_reason
+        )
+        if status == KVPoll.Failed:
+            frames.append(self.accounts.reason(bootstrap_room, failure_reason).encode("ascii"))
+        return frames

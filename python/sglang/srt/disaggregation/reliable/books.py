@@ -43,11 +43,14 @@ class Books:
 
     def enter(self, room: Room, phase: Phase, now: float) -> bool:
         """Returns whether the room went on to ``phase``."""
-        return self._settle(room, room.phase, room.enter(phase, now))
-
-    def abort(self, room: Room, reason: Reason, now: float) -> bool:
-        """Returns whether ``reason`` decided the room's end."""
-        return self._settle(room, room.phase, room.abort(reason, now))
+        before = room.phase
+        anomaly = room.enter(phase, now)
+        if anomaly is not None:
+            self.tally.anomalies[anomaly] += 1
+            return False
+        self.queues.remove(room, before)
+        self.queues.add(room)
+        return True
 
     def close(self, room: Room, reason: Reason, now: float) -> EndedRoom:
         self.queues.remove(room, room.phase)
@@ -56,13 +59,6 @@ class Books:
         self.tally.count_end(record)
         self.history.add(record)
         return record
-
-    def close_decided(self, room: Room, now: float) -> EndedRoom | None:
-        """Close an aborted room; None, and counted, where nobody decided its end."""
-        if room.cause is None:
-            self.tally.anomalies[Anomaly.REORDERED] += 1
-            return None
-        return self.close(room, room.cause, now)
 
     def progress(self, room: Room, pages: int, bytes: int) -> None:
         room.pages += pages
@@ -92,12 +88,3 @@ class Books:
         standing = sum(counts.live.values())
         if standing != len(self.live):
             raise LedgerError(f"{self.role}: {len(self.live)} rooms are live, but {standing} stand in a phase")
-
-    def _settle(self, room: Room, before: Phase, anomaly: Anomaly | None) -> bool:
-        """Account for what a room answered to an event that met it in the phase ``before``."""
-        if anomaly is not None:
-            self.tally.anomalies[anomaly] += 1
-        if room.phase != before:
-            self.queues.remove(room, before)
-            self.queues.add(room)
-        return anomaly is None

@@ -1,10 +1,12 @@
-"""How many rooms: the numbers that metrics, status and doctor share; pure, and without a lock."""
+"""How many: the numbers that metrics, status and doctor share; pure, and but for :class:`Reconnects` without a lock."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from sglang.srt.disaggregation.reliable.phases import Phase, Role
 from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
@@ -56,3 +58,19 @@ class Tally:
 
     def count_end(self, record: EndedRoom) -> None:
         self.ended[record.outcome, record.phase, record.reason] += 1
+
+
+class Reconnects:
+    """NIXL connections that broke, by what became of them. Any thread may count and read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter({"healed": 0, "failed": 0})
+
+    def count(self, result: Literal["healed", "failed"]) -> None:
+        with self._lock:
+            self._counts[result] += 1
+
+    def snapshot(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)

@@ -71,9 +71,9 @@ class Deadlines:
 class DeadlineThread:
     """Tells ``on_overdue`` of each room whose time is up, and sees to it that the room ends.
 
-    ``on_overdue`` ends the room, or aborts it where its pages may still be written, and tells the peer. It must not
-    block: it runs on this thread. A room that it leaves in the overdue phase, by an exception or otherwise, is ended
-    here with the phase's reason. Exceptions go to ``on_error`` and are counted; they stop nothing.
+    ``on_overdue`` ends the room and tells the peer. It must not block: it runs on this thread. A room that it leaves in
+    the overdue phase, by an exception or otherwise, is ended here with the phase's reason. Exceptions go to
+    ``on_error`` and are counted; they stop nothing.
 
     The thread sleeps until the next deadline; a room that enters a phase wakes it only where its deadline is earlier.
     """

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar
 
-from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.base.conn import KVPoll
+from sglang.srt.utils.network import NetworkAddress
+
+from sglang.srt.disaggregation.reliable import told, wire
+from sglang.srt.disaggregation.reliable.classify import classify
 from sglang.srt.disaggregation.reliable.control import Result
+from sglang.srt.disaggregation.reliable.failure import Failure, failure
+from sglang.srt.disaggregation.reliable.phases import PrefillPhase, Role
+from sglang.srt.disaggregation.reliable.reasons import Reason
+
+logger = logging.getLogger(__name__)
 
 
 class DecodeControl:
@@ -21,6 +31,10 @@ class DecodeControl:
         match message:
             case wire.Status():
                 return message.kind, self._status(message)
+            case wire.Delivered():
+                return message.kind, self._delivered(message)
+            case wire.Unregistered():
+                return message.kind, self._unregistered(message)
             case wire.ChunkReady():
                 self._manager.handle_chunk_ready(frames)
             case wire.StagingRequest():
@@ -31,13 +45,59 @@ class DecodeControl:
                 self._manager.handle_abort_ack_message(frames)
         return message.kind, "handled"
 
+    def lost(self, address: str) -> None:
+        """A prefill rank is gone: end the rooms that wait for it, and ask anew who is there for the next."""
+        manager = self._manager
+        logger.warning("prefill rank %s is gone", address)
+        with manager.connection_lock:
+            stale = [key for key, ranks in manager.connection_pool.items() if _is_one_of(address, ranks)]
+            for key in stale:
+                del manager.connection_pool[key]
+        for key in stale:
+            manager.prefill_info_table.pop(key.rsplit("_", 3)[0], None)
+        for room, receiver in list(manager.watch.ends.items()):
+            waits = manager.request_status.get(room) not in (None, KVPoll.Success)
+            if waits and _is_one_of(address, getattr(receiver, "bootstrap_infos", None)):
+                manager.record_failure(room, failure(Reason.PEER_LOST, f"prefill rank {address} is gone"))
+                manager.update_status(room, KVPoll.Failed)
+
     def _status(self, message: wire.Status) -> Result:
-        if message.room not in self._manager.request_status:
+        if self._manager.request_status.get(message.room, KVPoll.Failed) == KVPoll.Failed:
+            # It is gone, or failed here before prefill said so: its first reason stays.
             return "stale"
         self._manager.apply_prefill_status(
             bootstrap_room=message.room,
             status=message.status,
             prefill_rank=message.rank,
-            failure_reason=message.reason,
+            failure_reason=told_by_prefill(message.text, message.reason) if message.status == KVPoll.Failed else None,
         )
         return "handled"
+
+    def _unregistered(self, message: wire.Unregistered) -> Result:
+        receiver = self._manager.watch.ends.get(message.room)
+        if receiver is None or message.room not in self._manager.request_status:
+            return "stale"
+        receiver.register_again()
+        return "handled"
+
+    def _delivered(self, message: wire.Delivered) -> Result:
+        manager, known = self._manager, False
+        for room in message.rooms:
+            if room in manager.request_status:
+                known = True
+                manager.apply_prefill_status(
+                    bootstrap_room=room, status=KVPoll.Success, prefill_rank=message.rank, failure_reason=None
+                )
+        return "handled" if known else "stale"
+
+
+def told_by_prefill(text: str | None, reason: Reason | None) -> Failure:
+    """What a room that prefill failed ends with here. A prefill of upstream's gives a text alone, or not even that."""
+    if reason is None:
+        # Upstream's prefill has one deadline, for decode's metadata.
+        reason = classify(Role.PREFILL, PrefillPhase.BOOTSTRAPPING, text) if text else Reason.PEER_FAILED
+    return failure(told.here(Role.PREFILL, reason), f"prefill said: {text or reason}")
+
+
+def _is_one_of(address: str, ranks: list[dict[str, Any]] | None) -> bool:
+    return any(NetworkAddress(rank["rank_ip"], rank["rank_port"]).to_tcp() == address for rank in ranks or ())

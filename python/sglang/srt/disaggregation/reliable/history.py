@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
+from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.room import EndedRoom
 
 
@@ -18,13 +19,13 @@ class History:
         if min(records, tombstones, tombstone_seconds) < 0:
             raise ValueError(f"negative bound: {records=} {tombstones=} {tombstone_seconds=}")
         self._records: deque[EndedRoom] = deque(maxlen=records)
-        self._tombstones: OrderedDict[int, float] = OrderedDict()
+        self._tombstones: OrderedDict[int, tuple[float, Reason]] = OrderedDict()
         self._most = tombstones
         self._seconds = tombstone_seconds
 
     def add(self, record: EndedRoom) -> None:
         self._records.append(record)
-        self._tombstones[record.room] = record.at
+        self._tombstones[record.room] = record.at, record.reason
         self._tombstones.move_to_end(record.room)
         self.expire(record.at)
 
@@ -34,15 +35,19 @@ class History:
 
     def has_ended(self, room: int, now: float) -> bool:
         """Whether ``room`` is known to have ended, and was not started again."""
+        return self.reason(room, now) is not None
+
+    def reason(self, room: int, now: float) -> Reason | None:
+        """Why ``room`` ended; None where that is not known, or it was started again."""
         self.expire(now)
-        return room in self._tombstones
+        return self._tombstones[room][1] if room in self._tombstones else None
 
     def expire(self, now: float) -> None:
         """Drop the tombstones that are too many or too old. O(1) amortised: each is dropped once."""
         tombstones = self._tombstones
         while tombstones:
             oldest = next(iter(tombstones))
-            if len(tombstones) <= self._most and tombstones[oldest] + self._seconds >= now:
+            if len(tombstones) <= self._most and tombstones[oldest][0] + self._seconds >= now:
                 return
             del tombstones[oldest]
 

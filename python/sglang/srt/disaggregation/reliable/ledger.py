@@ -7,13 +7,11 @@
     ledger.progress(room, pages=4, bytes=65536)       # adds
     ledger.end(room, Outcome.SUCCESS)                 # or (room, Outcome.FAILED, Reason.NIXL_BACKEND)
 
-A room whose pages may still be written is aborted first, and ends once that is over:
+A room ends as soon as its end is decided, though a write to its pages may be in flight even so: decode holds such pages
+in a quarantine (:mod:`~.quarantine`), and prefill's pages nobody writes.
 
-    ledger.abort(room, Reason.CLIENT_ABORT)           # decides outcome, reason and phase; the room is ``aborting``
-    ledger.drained(room)                              # ends it so; ``end`` does too, its reason is kept as closed_by
-
-``end``, ``drained`` and ``expire`` return the terminal record to exactly one caller, and tell it to the functions added
-with ``ledger.on_end.add(function)``, in the caller's thread and outside the lock: log, metrics and status hang there.
+``end`` and ``expire`` return the terminal record to exactly one caller, and tell it to the functions added with
+``ledger.on_end.add(function)``, in the caller's thread and outside the lock: log, metrics and status hang there.
 
 An event that comes late, twice, out of order or for an unknown room changes nothing, is counted (:class:`Anomaly`) and
 answered with False or None. ``ValueError`` is raised only for a mistake in the calling code: a phase that the role does
@@ -105,18 +103,6 @@ class Ledger:
         self._tell_first(first)
         return True
 
-    def abort(self, room: int, reason: Reason, *, generation: int | None = None) -> bool:
-        """The room will end with ``reason``, once its writes are over. Returns False where that changed nothing: the
-        room is not live, or its end was decided before."""
-        with self._lock:
-            now = self.clock()
-            live = self._books.find(room, generation, now)
-            if live is None or not self._books.abort(live, reason, now):
-                return False
-            first = self._first_in_phase(live)
-        self._tell_first(first)
-        return True
-
     def progress(self, room: int, *, pages: int = 0, bytes: int = 0, generation: int | None = None) -> bool:
         """``pages`` and ``bytes`` more were transferred. Returns whether the room is live."""
         if pages < 0 or bytes < 0:
@@ -137,14 +123,6 @@ class Ledger:
             now = self.clock()
             live = self._books.find(room, generation, now, again=Anomaly.DUPLICATE)
             record = None if live is None else self._books.close(live, reason, now)
-        return self._tell_end(record)
-
-    def drained(self, room: int, *, generation: int | None = None) -> EndedRoom | None:
-        """The writes of an aborted room are over: it ends as decided. None where it is not live, or was not aborted."""
-        with self._lock:
-            now = self.clock()
-            live = self._books.find(room, generation, now, again=Anomaly.DUPLICATE)
-            record = None if live is None else self._books.close_decided(live, now)
         return self._tell_end(record)
 
     def expire(self, room: int, generation: int, phase: Phase, reason: Reason) -> EndedRoom | None:
@@ -177,8 +155,12 @@ class Ledger:
 
     def has_ended(self, room: int) -> bool:
         """Whether the number is known to have ended, and was not started again."""
+        return self.end_reason(room) is not None
+
+    def end_reason(self, room: int) -> Reason | None:
+        """Why the room ended; None where it is live, was never started, or ended too long ago."""
         with self._lock:
-            return self._books.history.has_ended(room, self.clock())
+            return self._books.history.reason(room, self.clock())
 
     def oldest_age(self, phase: Phase) -> float | None:
         """Seconds that the room which entered ``phase`` first has been there; None where no room is."""

@@ -12,8 +12,11 @@ from sglang.srt.runtime_context import get_observability
 
 from sglang.srt.disaggregation.reliable import wire
 from sglang.srt.disaggregation.reliable.accounts import Accounted
+from sglang.srt.disaggregation.reliable.bootstrapping import Bootstrapping
 from sglang.srt.disaggregation.reliable.control import MessageCounters, Result, Supervisor, worth_a_line
+from sglang.srt.disaggregation.reliable.counts import Reconnects
 from sglang.srt.disaggregation.reliable.decode import DecodeControl
+from sglang.srt.disaggregation.reliable.holding import Holding
 from sglang.srt.disaggregation.reliable.metrics import Metrics, publish
 from sglang.srt.disaggregation.reliable.outbox import Outbox
 from sglang.srt.disaggregation.reliable.prefill import PrefillControl
@@ -21,6 +24,8 @@ from sglang.srt.disaggregation.reliable.transport import Transport
 from sglang.srt.disaggregation.reliable.watch import Watch
 
 logger = logging.getLogger(__name__)
+
+OUR_PROTOCOL = b"%s%d" % (wire.PROTOCOL, wire.PROTOCOL_VERSION)
 
 
 class Control(Protocol):
@@ -31,8 +36,11 @@ class Control(Protocol):
     def handle(self, frames: list[bytes]) -> tuple[str, Result]:
         """Act on a message; returns its kind and what became of it. Raises ``wire.ParseError``."""
 
+    def lost(self, address: str) -> None:
+        """The process that listens at ``address`` (``tcp://host:port``) is gone."""
 
-class ReliableKVManager(Accounted, NixlKVManager):
+
+class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
     """``messages`` counts control messages, ``control`` holds the states of the control threads, ``accounts`` keeps the
     rooms, ``watch`` ends those that last too long."""
 
@@ -40,26 +48,29 @@ class ReliableKVManager(Accounted, NixlKVManager):
         # Upstream's constructor starts the control thread, which needs these.
         self.messages = MessageCounters()
         self.control = Supervisor()
+        self.reconnects = Reconnects()
         super().__init__(*args, **kwargs)
         self.watch = Watch(self)
         self.watch.start()
         if self.accounts.speaks and get_observability().enable_metrics:
-            metrics = Metrics(self.accounts.ledger, self.messages, self.control)
-            self.control.start("metrics", lambda: publish(metrics.copy, threading.Event()))
+            metrics = Metrics(self)
+            self.control.start("metrics", lambda: publish(metrics.read, threading.Event()))
 
     # Upstream names these, and calls the one of its role when everything else is ready.
 
     def _start_bootstrap_thread(self) -> None:
         self.prefill = PrefillControl(self)
-        self.transport = Transport(self, super().transfer_worker)
+        self.transport = Transport(self)
         self._start_control(self.prefill)
 
     def _start_decode_listener_thread(self) -> None:
         self._start_control(DecodeControl(self))
+        self.watch_writers()
 
     def _start_control(self, control: Control) -> None:
-        self._outbox = Outbox(self._zmq_ctx)
         self._role_control = control
+        self.outbox = Outbox(self._zmq_ctx, control.lost)
+        self.control.start("peers", self.outbox.watch)
         self.control.start(control.thread, self._serve_control)
 
     def _serve_control(self) -> None:
@@ -79,7 +90,7 @@ class ReliableKVManager(Accounted, NixlKVManager):
 
     def _send_multipart_locked(self, endpoint: str, parts: list[bytes], is_ipv6: bool = False) -> None:
         """Upstream's one way to send from here; its own may wait 30 s, on the scheduler's loop too."""
-        self._outbox.send(endpoint, parts, is_ipv6)
+        self.outbox.send(endpoint, parts, is_ipv6)
 
     def add_transfer_request(
         self,
@@ -101,17 +112,30 @@ class ReliableKVManager(Accounted, NixlKVManager):
             prefill_aux_index=aux_index,
             state_indices=state_indices,
             num_kv_tokens=num_kv_tokens,
+            indices_event=traces.get("indices_event"),
         )
-        if bootstrap_room not in self.transfer_infos or self.transport.put(bootstrap_room, chunk):
+        if self.transport.put(bootstrap_room, chunk):
             return
         super().add_transfer_request(
             bootstrap_room, kv_indices, index_slice, is_last_chunk, aux_index, state_indices, num_kv_tokens, **traces
         )
 
+    def build_receiver_registration_message(self) -> list[bytes]:
+        return [*super().build_receiver_registration_message(), OUR_PROTOCOL]
+
+    def build_receiver_metadata_message(self, **fields: Any) -> list[bytes]:
+        return [*super().build_receiver_metadata_message(**fields), OUR_PROTOCOL]
+
     def _await_handles(self, handles: list[Any], *, failure_seen: bool) -> tuple[bool, bool]:
         return self.transport.await_handles(handles, failure_seen)
 
+    def _reload_invalidated_peers(self, room_transfer_infos: dict[str, Any]) -> None:
+        """Upstream's shared workers call this after a failure; its own would not notice a severed connection."""
+        self.transport.reconnect(list(room_transfer_infos))
+
     def _maybe_ack_drained_abort(self, room: int) -> None:
-        """Upstream calls this whenever a room's writes may have drained."""
+        """Upstream calls this whenever a room's writes may have drained, and when its sender is cleared."""
         super()._maybe_ack_drained_abort(room)
         self.prefill.drained(room)
+        if room not in self.request_status:
+            self.transport.cleared(room)

@@ -1,95 +1,82 @@
-"""The ledger's numbers as Prometheus metrics on upstream's ``/metrics``.
-
-Upstream serves metrics from another process, which reads what each process writes to files. So the numbers are copied
-from the ledger to ``prometheus_client`` at a fixed pace, all of them from one consistent reading.
-"""
+"""What a KV manager has to tell in numbers: all of it in one reading, and the thread that hands readings on."""
 
 from __future__ import annotations
 
+import bisect
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.disaggregation.reliable.control import MessageCounters, Supervisor
-from sglang.srt.disaggregation.reliable.ledger import Ledger
+from sglang.srt.disaggregation.reliable import families, readings
+from sglang.srt.disaggregation.reliable.readings import Reading, Sample
 from sglang.srt.disaggregation.reliable.room import EndedRoom
 
 PERIOD_S = 1.0
-PHASE_SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class PhaseSeconds:
+    """The histogram of the time that ended rooms spent in each phase. Any thread may observe and read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By role and phase: rooms per bucket, the infinite one last, and the sum of seconds.
+        self._buckets: dict[tuple[str, str], list[int]] = {}
+        self._sums: dict[tuple[str, str], float] = {}
+
+    def observe(self, record: EndedRoom) -> None:
+        with self._lock:
+            for phase, seconds in record.phase_seconds().items():
+                key = str(record.role), str(phase)
+                buckets = self._buckets.setdefault(key, [0] * (len(families.PHASE_SECONDS_LE) + 1))
+                buckets[bisect.bisect_left(families.PHASE_SECONDS_LE, seconds)] += 1
+                self._sums[key] = self._sums.get(key, 0.0) + seconds
+
+    def samples(self) -> list[Sample]:
+        """For each role and phase: the buckets, then the sum."""
+        with self._lock:
+            return [(key, [*buckets, self._sums[key]]) for key, buckets in self._buckets.items()]
 
 
 class Metrics:
-    """Creates the metrics and copies the numbers of one manager into them.
+    """The numbers of one manager, a ``ReliableKVManager``."""
 
-    To be made after upstream has set ``PROMETHEUS_MULTIPROC_DIR``: ``prometheus_client`` reads it when it is imported.
-    ``registry``: a ``CollectorRegistry``, the default one if None.
-    """
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._phase_seconds = PhaseSeconds()
+        manager.accounts.ledger.on_end.add(self._phase_seconds.observe)
 
-    def __init__(self, ledger: Ledger, messages: MessageCounters, control: Supervisor, registry: Any = None):
-        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
-
-        target = REGISTRY if registry is None else registry
-
-        def gauge(name: str, about: str, labels: list[str]) -> Any:
-            return Gauge(f"sglang:{name}", about, labels, multiprocess_mode="mostrecent", registry=target)
-
-        def counter(name: str, about: str, labels: list[str]) -> Any:
-            return Counter(f"sglang:{name}", about, labels, registry=target)
-
-        self._ledger, self._messages, self._control = ledger, messages, control
-        self._started = counter("pd_rooms_started_total", "Rooms (requests handed over) that began.", ["role"])
-        self._ended = counter(
-            "pd_rooms_ended_total",
-            "Rooms that ended: each once, with the phase in which its end was decided and the reason.",
-            ["role", "outcome", "phase", "reason"],
-        )
-        self._live = gauge("pd_rooms_live", "Rooms that have not ended, by phase.", ["role", "phase"])
-        self._oldest = gauge(
-            "pd_oldest_room_age_seconds", "How long the first room of a phase has been in it.", ["role", "phase"]
-        )
-        self._bytes = counter("pd_transfer_bytes_total", "KV bytes handed to the transfer.", ["role"])
-        self._control_messages = counter(
-            "pd_control_messages_total", "Control messages received, by what became of them.", ["kind", "result"]
-        )
-        self._thread_up = gauge("pd_control_thread_up", "1 while the control thread runs, else 0.", ["thread"])
-        self._phase_seconds = Histogram(
-            "sglang:pd_phase_seconds",
-            "Seconds a room spent in a phase.",
-            ["role", "phase"],
-            buckets=PHASE_SECONDS,
-            registry=target,
-        )
-        self._copied: dict[tuple[int, tuple[str, ...]], float] = {}
-        ledger.on_end.add(self._observe)
-
-    def copy(self) -> None:
-        """Bring every metric up to the ledger's present numbers."""
-        counts = self._ledger.counts()
+    def read(self) -> Reading:
+        manager = self._manager
+        # First: what is read later may only be newer.
+        phase_seconds = self._phase_seconds.samples()
+        counts = manager.accounts.ledger.counts()
+        held = manager.quarantine.counts()
         role = str(counts.role)
-        self._raise_to(self._started, (role,), counts.started)
-        self._raise_to(self._bytes, (role,), counts.bytes)
-        for (outcome, phase, reason), number in counts.ended.items():
-            self._raise_to(self._ended, (role, outcome, phase, reason), number)
-        for phase, number in counts.live.items():
-            self._live.labels(role, phase).set(number)
-            self._oldest.labels(role, phase).set(counts.oldest_seconds[phase])
-        for (kind, result), number in self._messages.snapshot().items():
-            self._raise_to(self._control_messages, (kind, result), number)
-        for thread, state in self._control.states().items():
-            self._thread_up.labels(thread).set(int(state.up))
-
-    def _raise_to(self, metric: Any, labels: tuple[str, ...], total: float) -> None:
-        key = (id(metric), tuple(map(str, labels)))
-        metric.labels(*labels).inc(total - self._copied.get(key, 0))
-        self._copied[key] = total
-
-    def _observe(self, record: EndedRoom) -> None:
-        seconds: Mapping[Any, float] = record.phase_seconds()
-        for phase, spent in seconds.items():
-            self._phase_seconds.labels(str(record.role), str(phase)).observe(spent)
+        return Reading(
+            role=role,
+            at=time.monotonic(),
+            samples={
+                families.STARTED.name: [((role,), counts.started)],
+                families.ENDED.name: [((role, *map(str, key)), number) for key, number in counts.ended.items()],
+                families.LIVE.name: [((role, str(phase)), number) for phase, number in counts.live.items()],
+                families.OLDEST.name: [((role, str(phase)), age) for phase, age in counts.oldest_seconds.items()],
+                families.PHASE_SECONDS.name: phase_seconds,
+                families.BYTES.name: [((role,), counts.bytes)],
+                families.RECONNECTS.name: [((r,), number) for r, number in manager.reconnects.snapshot().items()],
+                families.MESSAGES.name: [(key, number) for key, number in manager.messages.snapshot().items()],
+                families.THREAD_UP.name: [((name,), int(s.up)) for name, s in manager.control.states().items()],
+                families.QUARANTINED.name: [((), held.pages)],
+                families.QUARANTINE_AGE.name: [((), held.oldest_seconds)],
+                families.QUARANTINE_RELEASED.name: [((str(r),), number) for r, number in held.released.items()],
+            },
+        )
 
 
-def publish(copy: Callable[[], None], stop: threading.Event, period_s: float = PERIOD_S) -> None:
-    """The body of the thread that copies: until ``stop``, every ``period_s`` seconds."""
-    while not stop.wait(period_s):
-        copy()
+def publish(read: Callable[[], Reading], stop: threading.Event, period_s: float = PERIOD_S) -> None:
+    """The body of the thread that hands readings on: at once, then every ``period_s`` seconds until ``stop``."""
+    folder = readings.folder()
+    while True:
+        readings.write(folder, read())
+        if stop.wait(period_s):
+            return

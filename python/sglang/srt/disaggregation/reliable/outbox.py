@@ -1,13 +1,29 @@
-"""Sends control messages and never waits: a scheduler's loop may call it."""
+"""Sends control messages and never waits, and notices when the process they go to is gone."""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections.abc import Callable
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from sglang.srt.disaggregation.reliable.presence import GRACE_S, Event, Presence
+
+logger = logging.getLogger(__name__)
 
 # As many messages wait for a peer that cannot be reached; the next one fails.
 PEER_QUEUE = 1000
+# How often a connection that broke is looked after, in milliseconds.
+LOOK_MS = int(GRACE_S * 200)
+
+_EVENTS = {
+    zmq.EVENT_HANDSHAKE_SUCCEEDED: Event.UP,
+    zmq.EVENT_DISCONNECTED: Event.DOWN,
+    zmq.EVENT_CONNECT_RETRIED: Event.REFUSED,
+}
 
 
 class PeerUnreachableError(OSError):
@@ -18,26 +34,100 @@ class Outbox:
     """One socket per address, made at the first message; any thread may send.
 
     A message to a peer that is not there waits for it, at most :data:`PEER_QUEUE` of them: a send that returned proves
-    nothing.
+    nothing. ``on_lost(address)`` is called, by the thread that runs :meth:`watch`, when the peer is gone
+    (:mod:`~.presence`); its socket is closed then, and what waited in it is dropped.
     """
 
-    def __init__(self, context: zmq.Context) -> None:
+    def __init__(self, context: zmq.Context, on_lost: Callable[[str], None]) -> None:
         self._context = context
+        self._on_lost = on_lost
         self._lock = threading.Lock()
         self._sockets: dict[str, zmq.Socket] = {}
+        # Monitors that the watching thread has not taken over yet, and those that it has: they are its alone.
+        self._fresh: list[tuple[str, zmq.Socket]] = []
+        self._monitors: dict[zmq.Socket, str] = {}
+        self._presence = Presence()
+        self._bell, self._bell_end = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        self._bell.bind(f"inproc://outbox-{id(self)}")
+        self._bell_end.connect(f"inproc://outbox-{id(self)}")
+
+    def __len__(self) -> int:
+        return len(self._sockets)
 
     def send(self, address: str, frames: list[bytes], ipv6: bool = False) -> None:
         """Hand the message to the socket of ``address`` (``tcp://host:port``); raises :class:`PeerUnreachableError`."""
         with self._lock:
-            socket = self._sockets.get(address)
-            if socket is None:
-                socket = self._sockets[address] = self._connect(address, ipv6)
+            socket = self._socket(address, ipv6)
             try:
                 socket.send_multipart(frames, flags=zmq.NOBLOCK)
             except zmq.Again:
                 raise PeerUnreachableError(f"{PEER_QUEUE} messages wait for {address}") from None
 
-    def _connect(self, address: str, ipv6: bool) -> zmq.Socket:
+    def connect(self, address: str, ipv6: bool = False) -> None:
+        """Connect before there is anything to send, so that the peer's end is noticed."""
+        with self._lock:
+            self._socket(address, ipv6)
+
+    def close(self, address: str) -> None:
+        """Drop the connection and what waits in it."""
+        with self._lock:
+            socket = self._sockets.pop(address, None)
+            if socket is not None:
+                # The monitor's thread sees it stop, and closes its end.
+                socket.disable_monitor()
+                socket.close(linger=0)
+
+    def watch(self) -> None:
+        """Notice the peers that are gone; for a thread of its own, does not return."""
+        poller = zmq.Poller()
+        for socket in (self._bell_end, *self._monitors):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            busy = any(self._presence.is_absent(address) for address in self._monitors.values())
+            for socket, _ in poller.poll(LOOK_MS if busy else None):
+                if socket is self._bell_end:
+                    socket.recv()
+                    for address, monitor in self._take_fresh():
+                        self._monitors[monitor] = address
+                        poller.register(monitor, zmq.POLLIN)
+                elif not self._heard(socket):
+                    poller.unregister(socket)
+            for address in self._presence.take_lost(time.monotonic()):
+                self.close(address)
+                self._tell(address)
+
+    def _heard(self, monitor: zmq.Socket) -> bool:
+        """Take one event; returns whether there will be more."""
+        number = zmq.Event(recv_monitor_message(monitor)["event"])
+        if number in _EVENTS:
+            self._presence.note(self._monitors[monitor], _EVENTS[number], time.monotonic())
+        if number != zmq.EVENT_MONITOR_STOPPED:
+            return True
+        self._presence.forget(self._monitors.pop(monitor))
+        monitor.close(linger=0)
+        return False
+
+    def _tell(self, address: str) -> None:
+        try:
+            self._on_lost(address)
+        except Exception:
+            logger.exception("what follows from the loss of %s failed", address)
+
+    def _take_fresh(self) -> list[tuple[str, zmq.Socket]]:
+        with self._lock:
+            fresh, self._fresh = self._fresh, []
+            return fresh
+
+    def _socket(self, address: str, ipv6: bool) -> zmq.Socket:
+        socket = self._sockets.get(address)
+        if socket is None:
+            socket = self._sockets[address] = self._make(address, ipv6)
+            self._fresh.append((address, socket.get_monitor_socket(sum(_EVENTS) | zmq.EVENT_MONITOR_STOPPED)))
+            socket.connect(address)
+            self._bell.send(b"")
+        return socket
+
+    def _make(self, address: str, ipv6: bool) -> zmq.Socket:
         socket = self._context.socket(zmq.PUSH)
         socket.setsockopt(zmq.IPV6, int(ipv6))
         socket.setsockopt(zmq.LINGER, 0)
@@ -47,5 +137,4 @@ class Outbox:
         socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 10)
         socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 5)
         socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
-        socket.connect(address)
         return socket

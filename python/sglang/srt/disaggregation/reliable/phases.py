@@ -19,23 +19,22 @@ class PrefillPhase(Phase):
 
     ``bootstrapping``: created; decode's metadata (where to write) has not come. ``waiting``: metadata known; queued or
     computing, nothing posted to NIXL. ``transferring``: the first write was posted; later chunks may still be computed.
-    ``aborting``: its end is decided, but a posted write may still be running.
     """
 
     BOOTSTRAPPING = "bootstrapping"
     WAITING = "waiting"
     TRANSFERRING = "transferring"
-    ABORTING = "aborting"
 
 
 class DecodePhase(Phase):
-    """A room on decode, from the request's arrival until it can enter a batch.
+    """A room on decode, from the request's arrival until the scheduler has taken over what was transferred.
 
     ``resolving``: which prefill rank has the request is not known (layout from the bootstrap server, dp rank).
     ``bootstrapping``: the rank is known; its address is fetched and our buffers are registered with it.
     ``allocating``: queued for KV pages. ``waiting``: metadata sent, no sign of data. ``transferring``: prefill said, or
     data showed, that it writes. ``finishing``: prefill reported success, the auxiliary write (first token, room number)
-    has not landed. ``aborting``: its end is decided, but prefill may still write to its pages.
+    has not landed. ``verifying``: taken over, its checksum is still to be compared; only with
+    ``--disaggregation-enable-kv-checksum``.
     """
 
     RESOLVING = "resolving"
@@ -44,7 +43,7 @@ class DecodePhase(Phase):
     WAITING = "waiting"
     TRANSFERRING = "transferring"
     FINISHING = "finishing"
-    ABORTING = "aborting"
+    VERIFYING = "verifying"
 
 
 PHASES: dict[Role, tuple[Phase, ...]] = {Role.PREFILL: tuple(PrefillPhase), Role.DECODE: tuple(DecodePhase)}

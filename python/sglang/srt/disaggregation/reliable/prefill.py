@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.staging_handler import handle_staging_rsp, handle_watermark_msg
-from sglang.srt.disaggregation.nixl.conn import KVArgsRegisterInfo, NixlKVSender, TransferInfo
+from sglang.srt.disaggregation.nixl.conn import NixlKVSender, TransferInfo
+from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.reliable.answers import wanted_end
 from sglang.srt.disaggregation.reliable.control import Result
+from sglang.srt.disaggregation.reliable.failure import failure
+from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError
+from sglang.srt.disaggregation.reliable.peers import Peers
+from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.tombstones import Tombstones
 
 logger = logging.getLogger(__name__)
@@ -35,13 +40,13 @@ class PrefillControl:
         self._ended = Tombstones(keep_s=manager.bootstrap_timeout)
         self._doomed = Tombstones(keep_s=manager.bootstrap_timeout)
         self._untold: dict[int, tuple[str, list[tuple[str, int]]]] = {}
-        self._rejected: dict[str, str] = {}
+        self.peers = Peers(manager)
 
     def handle(self, frames: list[bytes]) -> tuple[str, Result]:
         message = wire.parse_to_prefill(frames)
         match message:
             case wire.Registration():
-                return message.kind, self._register(message, frames)
+                return message.kind, "handled" if self.peers.register(message, frames) else "rejected"
             case wire.Metadata():
                 return message.kind, self._metadata(message, frames)
             case wire.Abort():
@@ -74,7 +79,7 @@ class PrefillControl:
             targets = manager._room_notify_targets(room)
             if not complete:
                 # Decode's half is not here, or not all of it, so the room may be that of any decode; others ignore it.
-                targets += [target for target in self._registered() if target not in targets]
+                targets += [target for target in self.peers.endpoints() if target not in targets]
             self._ended.bury(room, reason, time.monotonic(), told=known)
             self._untold[room] = (reason, targets)
         self.drained(room)
@@ -82,37 +87,47 @@ class PrefillControl:
     def drained(self, room: int) -> None:
         """Tell decode about the room if it has ended and nothing of it is in flight."""
         manager = self._manager
-        # A poisoned room never drains; decode holds its pages for a while of its own and must not also wait for us.
-        if manager._staging_outstanding.get(room, 0) > 0 and room not in manager._deferred_ack_poisoned_rooms:
+        # Decode keeps the pages of a failed room until our acknowledgement, unless that was switched off.
+        if manager._staging_outstanding.get(room, 0) > 0 and not manager.enable_deferred_decode_kv_release:
             return
         reason, targets = self._untold.pop(room, ("", []))
         self._tell(targets, room, reason)
 
+    def tell_delivered(self, agent: str, ip: str, port: int, rooms: list[int]) -> None:
+        """Tell a decode that everything of these rooms has arrived; called by its lane's thread."""
+        manager = self._manager
+        if len(rooms) > 1 and self.peers.protocol(agent):
+            self._send((ip, port), wire.Delivered(manager._prefill_unique_rank(), tuple(rooms)).frames())
+            return
+        for room in rooms:
+            manager.send_kv_status_message(targets=[(ip, port)], bootstrap_room=room, status=KVPoll.Success)
+
+    def lost(self, address: str) -> None:
+        """A decode is gone: end its rooms, and give back everything that was kept for it."""
+        manager = self._manager
+        agents = self.peers.at(address)
+        logger.warning("decode %s is gone, with %d registrations", address, len(agents))
+        for room, infos in list(manager.transfer_infos.items()):
+            if agents & infos.keys():
+                self._fail(room, failure(Reason.PEER_LOST, f"decode {address} is gone"))
+        self.peers.forget(agents)
+
     # Control messages.
 
-    def _register(self, message: wire.Registration, frames: list[bytes]) -> Result:
-        manager = self._manager
-        try:
-            manager._add_remote_peer(KVArgsRegisterInfo.from_zmq(frames[1:]))
-        except Exception as error:
-            # NIXL's and upstream's errors have no common base. Whatever it is, it is this peer's alone.
-            logger.exception("cannot register decode %s at %s", message.agent, message.sender)
-            manager.decode_kv_args_table.pop(message.agent, None)
-            self._rejected[message.agent] = f"prefill rejected this decode's registration: {error}"
-            return "rejected"
-        self._rejected.pop(message.agent, None)
-        return "handled"
-
     def _metadata(self, message: wire.Metadata, frames: list[bytes]) -> Result:
-        manager, room = self._manager, message.room
+        room, sender = message.room, (message.sender.ip, message.sender.port)
         with self._lock:
             reason = self._ended.owed(room, message.agent, time.monotonic())
-            if reason is None and message.agent not in manager.decode_kv_args_table:
-                reason = self._rejected.get(message.agent, "prefill knows no registration of this decode")
-                self._fail(room, reason)
             if reason is None:
-                return self._install(message, frames)
-        self._tell([(message.sender.ip, message.sender.port)], room, reason)
+                refusal = self.peers.refusal(message.agent)
+                if refusal is None:
+                    return self._install(message, frames)
+                if message.protocol and refusal.reason is Reason.REGISTRATION_FAILED:
+                    self._send(sender, wire.Unregistered(room, self._manager._prefill_unique_rank()).frames())
+                    return "rejected"
+                self._fail(room, refusal)
+                reason = refusal
+        self._tell([sender], room, reason)
         return "stale"
 
     def _install(self, message: wire.Metadata, frames: list[bytes]) -> Result:
@@ -133,6 +148,7 @@ class PrefillControl:
         room = message.room
         with self._lock:
             known = room in self._manager.request_status
+            self._manager.accounts.aborted_by_decode(room, message.reason)
             self._manager._handle_abort_notification(frames)
             if not known and self._ended.dig_up(room, time.monotonic()) is None:
                 self._doomed.bury(room, "decode aborted the room before prefill began it", time.monotonic())
@@ -146,8 +162,12 @@ class PrefillControl:
         else:
             self._doomed.bury(room, reason, time.monotonic())
 
-    def _registered(self) -> Iterable[tuple[str, int]]:
-        return [(peer.endpoint, peer.dst_port) for peer in list(self._manager.decode_kv_args_table.values())]
+    def _send(self, target: tuple[str, int], frames: list[bytes]) -> None:
+        address = NetworkAddress(*target)
+        try:
+            self._manager.outbox.send(address.to_tcp(), frames, address.is_ipv6)
+        except PeerUnreachableError as error:
+            logger.warning("decode %s was not sent %s: %s", address.to_host_port_str(), frames[0].decode(), error)
 
     def _tell(self, targets: list[tuple[str, int]], room: int, reason: str) -> None:
         self._manager.send_kv_status_message(
@@ -158,8 +178,11 @@ class PrefillControl:
 class ReliableKVSender(NixlKVSender):
     """Tells decode whenever prefill gives the room up, in whatever phase."""
 
+    # Set by :mod:`~.naming` right after the scheduler made the sender.
+    req: Any = None
+
     def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int, *args: Any, **kwargs: Any) -> None:
-        self._gave_up = self._reporting = False
+        self._gave_up = self._cleared = self._reporting = False
         doomed = mgr.prefill.opened(bootstrap_room)
         super().__init__(mgr, bootstrap_addr, bootstrap_room, *args, **kwargs)
         if doomed is not None:
@@ -171,23 +194,38 @@ class ReliableKVSender(NixlKVSender):
         super().send(kv_indices, *args, **kwargs)
 
     def abort(self) -> None:
+        """Upstream's scheduler calls this for whatever ends a request early, not only for a client's wish."""
+        reason = failure(wanted_end(self.req), "prefill aborted the request")
+        if not self._cleared:
+            self.kv_mgr.accounts.failed(self.bootstrap_room, reason)
         super().abort()
-        self._give_up("prefill aborted the request")
+        if not self._cleared:
+            self.kv_mgr.record_failure(self.bootstrap_room, reason)
+        self._give_up(reason)
 
     def _check_bootstrap_timeout(self) -> Any:
         status = super()._check_bootstrap_timeout()
         if status == KVPoll.Failed:
-            self._give_up("prefill waited too long for the metadata of the room")
+            self._give_up(failure(Reason.METADATA_TIMEOUT, "prefill waited too long for the metadata of the room"))
         return status
 
     def clear(self) -> None:
+        """The scheduler is done with the room. It may say so twice, and the number may be another room's by then."""
+        if self._cleared:
+            return
+        text = self.kv_mgr.failure_records.get(self.bootstrap_room)
         if KVPoll.Failed in (self.conclude_state, self.kv_mgr.request_status.get(self.bootstrap_room)):
-            self._give_up(self.kv_mgr.failure_records.get(self.bootstrap_room, "the room failed on prefill"))
-        self.kv_mgr.accounts.failed(self.bootstrap_room, self.kv_mgr.failure_records.get(self.bootstrap_room))
+            self._give_up(text or failure(Reason.OTHER_RANK_FAILED))
+        if self.conclude_state == KVPoll.Success:
+            # The thread that set the status is about to say the same.
+            self.kv_mgr.accounts.status(self.bootstrap_room, KVPoll.Success)
+        else:
+            self.kv_mgr.accounts.failed(self.bootstrap_room, text)
         super().clear()
+        self._cleared = True
         if not self._reporting:
             # Upstream would take it for the failure of the next room of this number.
-            self.kv_mgr.failure_records.pop(self.bootstrap_room, None)
+            self.kv_mgr.forget_failure(self.bootstrap_room)
 
     def failure_exception(self) -> None:
         self._reporting = True

@@ -55,11 +55,11 @@ class Reason(StrEnum):
     METADATA_TIMEOUT = "metadata_timeout", Outcome.FAILED, RETRY, "Decode's metadata did not reach prefill in time."
     SEND_TIMEOUT = "send_timeout", Outcome.FAILED, RETRY, "Prefill knew where to write, but did not start in time."
     TRANSFER_TIMEOUT = "transfer_timeout", Outcome.FAILED, RETRY, "Writing started, but was not done in time."
-    DRAIN_TIMEOUT = "drain_timeout", Outcome.FAILED, RETRY, "No proof came in time that an aborted room's writes ended."
     DP_RANK_UNRESOLVED = "dp_rank_unresolved", Outcome.FAILED, RETRY, "Decode did not learn which prefill rank has it."
     REGISTRATION_TIMEOUT = "registration_timeout", Outcome.FAILED, RETRY, "Prefill did not confirm a registration."
     ALLOCATION_TIMEOUT = "allocation_timeout", Outcome.FAILED, RETRY, "Decode had no free KV pages in time."
     PREFILL_NEVER_SENT = "prefill_never_sent", Outcome.FAILED, RETRY, "Decode sent its metadata; no data came in time."
+    VERIFICATION_TIMEOUT = "verification_timeout", Outcome.FAILED, RETRY, "All arrived, but was not verified in time."
     AUX_MISSING = "aux_missing", Outcome.FAILED, RETRY, "Prefill reported success; its auxiliary write never landed."
 
     # The other side.
@@ -110,7 +110,6 @@ DEADLINE_REASON: dict[Role, dict[Phase, Reason]] = {
         PrefillPhase.BOOTSTRAPPING: Reason.METADATA_TIMEOUT,
         PrefillPhase.WAITING: Reason.SEND_TIMEOUT,
         PrefillPhase.TRANSFERRING: Reason.TRANSFER_TIMEOUT,
-        PrefillPhase.ABORTING: Reason.DRAIN_TIMEOUT,
     },
     Role.DECODE: {
         DecodePhase.RESOLVING: Reason.DP_RANK_UNRESOLVED,
@@ -119,7 +118,7 @@ DEADLINE_REASON: dict[Role, dict[Phase, Reason]] = {
         DecodePhase.WAITING: Reason.PREFILL_NEVER_SENT,
         DecodePhase.TRANSFERRING: Reason.TRANSFER_TIMEOUT,
         DecodePhase.FINISHING: Reason.AUX_MISSING,
-        DecodePhase.ABORTING: Reason.DRAIN_TIMEOUT,
+        DecodePhase.VERIFYING: Reason.VERIFICATION_TIMEOUT,
     },
 }
 """Why a room ends whose phase lasted longer than its deadline."""

@@ -34,15 +34,14 @@ class LoggedRoom:
     outcome: Outcome
     phase: Phase
     reason: Reason
-    closed_by: Reason | None
     pages: int
     bytes: int
     phase_seconds: dict[Phase, float]
 
 
 def deserves_warning(record: EndedRoom) -> bool:
-    """A room that failed does; so does one that somebody aborted, where nothing proves that its writes are over."""
-    return record.outcome is Outcome.FAILED or record.closed_by is Reason.DRAIN_TIMEOUT
+    """A room that failed does. One that somebody aborted is as it was wanted."""
+    return record.outcome is Outcome.FAILED
 
 
 def logged(record: EndedRoom) -> LoggedRoom:
@@ -56,7 +55,6 @@ def logged(record: EndedRoom) -> LoggedRoom:
         outcome=record.outcome,
         phase=record.phase,
         reason=record.reason,
-        closed_by=record.closed_by,
         pages=record.pages,
         bytes=record.bytes,
         phase_seconds={phase: round(seconds, 3) for phase, seconds in record.phase_seconds().items()},
@@ -80,7 +78,6 @@ def parse_warning_line(line: str) -> LoggedRoom:
     try:
         role = Role(values["role"])
         phases = {str(phase): phase for phase in PHASES[role]}
-        closed_by = _decode(values["closed_by"])
         return LoggedRoom(
             role=role,
             room=int(values["room"]),
@@ -91,7 +88,6 @@ def parse_warning_line(line: str) -> LoggedRoom:
             outcome=Outcome(values["outcome"]),
             phase=phases[values["phase"]],
             reason=Reason(values["reason"]),
-            closed_by=None if closed_by is None else Reason(closed_by),
             pages=int(values["pages"]),
             bytes=int(values["bytes"]),
             phase_seconds={

@@ -28,8 +28,8 @@ class Anomaly(StrEnum):
 class RoomRecord:
     """A room as it was at the time ``at``.
 
-    ``reason``: why it will end, where that is decided. ``timeline``: the phases entered, each with its time. ``pages``
-    and ``bytes`` are what was transferred. Times are seconds of the ledger's clock.
+    ``timeline``: the phases entered, each with its time. ``pages`` and ``bytes`` are what was transferred. Times are
+    seconds of the ledger's clock.
     """
 
     role: Role
@@ -39,7 +39,6 @@ class RoomRecord:
     peer: str | None
     incarnation: str | None
     phase: Phase
-    reason: Reason | None
     pages: int
     bytes: int
     timeline: tuple[tuple[Phase, float], ...]
@@ -58,16 +57,13 @@ class RoomRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndedRoom(RoomRecord):
-    """A room's terminal event; ``at`` is when it ended.
+    """A room's terminal event; ``at`` is when its end was decided.
 
-    ``phase`` is the one in which the end was decided: that of an aborted room is the one it was aborted in, though it
-    drained in ``aborting`` afterwards. ``closed_by``: what ended an aborted room, where that was not the reason it was
-    aborted for; with ``drain_timeout`` nothing proves that the writes to its pages are over.
+    A write to its pages may be in flight even so: who holds pages back for that is another matter than how it ended.
     """
 
     reason: Reason
     outcome: Outcome
-    closed_by: Reason | None
 
 
 class Room:
@@ -75,7 +71,6 @@ class Room:
 
     __slots__ = (
         "bytes",
-        "cause",
         "entered",
         "generation",
         "incarnation",
@@ -97,7 +92,6 @@ class Room:
         self.incarnation: str | None = None
         self.pages = 0
         self.bytes = 0
-        self.cause: Reason | None = None
         self.phase = PHASES[role][0]
         # When it entered its phase.
         self.entered = now
@@ -122,36 +116,12 @@ class Room:
         self.timeline.append((self.phase, self.entered))
         return None
 
-    def abort(self, reason: Reason, now: float) -> Anomaly | None:
-        """Decide the end: ``reason`` is what the room will end with, however its drain goes. The first reason stays.
-
-        Raises ``ValueError`` where ``reason`` is a success.
-        """
-        if reason.outcome is Outcome.SUCCESS:
-            raise ValueError(f"{reason} is no reason to abort a room")
-        if self.cause is not None:
-            return Anomaly.DUPLICATE
-        self.cause = reason
-        self.enter(PHASES[self.role][-1], now)
-        return None
-
     def record(self, now: float) -> RoomRecord:
-        return RoomRecord(phase=self.phase, reason=self.cause, **self._fields(now))
+        return RoomRecord(**self._fields(now))
 
     def end(self, reason: Reason, now: float) -> EndedRoom:
-        """The terminal event. An aborted room ends with the reason it was aborted for, whatever ``reason`` says."""
-        verdict = self.cause or reason
-        return EndedRoom(
-            phase=self._decided_in(),
-            reason=verdict,
-            outcome=verdict.outcome,
-            closed_by=None if reason is verdict else reason,
-            **self._fields(now),
-        )
-
-    def _decided_in(self) -> Phase:
-        aborting = PHASES[self.role][-1]
-        return self.timeline[-2][0] if self.phase == aborting else self.phase
+        """The terminal event."""
+        return EndedRoom(reason=reason, outcome=reason.outcome, **self._fields(now))
 
     def _fields(self, now: float) -> dict[str, Any]:
         return {
@@ -161,6 +131,7 @@ class Room:
             "rid": self.rid,
             "peer": self.peer,
             "incarnation": self.incarnation,
+            "phase": self.phase,
             "pages": self.pages,
             "bytes": self.bytes,
             "timeline": tuple(self.timeline),

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from sglang.srt.disaggregation.reliable.ledger import Ledger
 from sglang.srt.disaggregation.reliable.phases import Phase
 from sglang.srt.disaggregation.reliable.reasons import Reason
-from sglang.srt.disaggregation.reliable.room import RoomRecord
+from sglang.srt.disaggregation.reliable.room import EndedRoom, RoomRecord
 
 
 @dataclass(frozen=True)
 class RoomFilter:
-    """What a room must be; None asks for nothing."""
+    """What a room must be; None asks for nothing. A live room has no reason."""
 
     room: int | None = None
     rid: str | None = None
@@ -28,7 +28,7 @@ class RoomFilter:
                 (self.rid, record.rid),
                 (self.peer, record.peer),
                 (self.phase, record.phase),
-                (self.reason, record.reason),
+                (self.reason, record.reason if isinstance(record, EndedRoom) else None),
             )
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 from sglang.srt.disaggregation.base.conn import KVPoll
 
 from sglang.srt.disaggregation.reliable.deadlines import Deadlines, DeadlineThread, Overdue
+from sglang.srt.disaggregation.reliable.failure import failure
 from sglang.srt.disaggregation.reliable.phases import PHASES, Role
 from sglang_pd import environ
 
@@ -45,7 +46,8 @@ class Watch:
 
     def _on_overdue(self, overdue: Overdue) -> None:
         room, phase = overdue.room.room, overdue.room.phase
-        text = f"timed out after {overdue.room.phase_seconds()[phase]:.1f} s in {phase}: {overdue.reason.sentence}"
+        seconds = overdue.room.phase_seconds()[phase]
+        text = failure(overdue.reason, f"{overdue.reason.sentence} It was {phase} for {seconds:.1f} s.")
         self._manager.record_failure(room, text)
         self._manager.update_status(room, KVPoll.Failed)
         if overdue.room.role is Role.PREFILL:

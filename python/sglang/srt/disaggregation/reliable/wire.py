@@ -11,8 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
+
 GUARD = b"NixlMsgGuard"
+ABORT = b"ABORT"
+# Frames of upstream's abort that asks for an acknowledgement; a reason of ours may follow those, and only those.
+ABORT_WITH_GENERATION = 5
 UNKNOWN = "unknown"
+# What a peer that runs these classes adds to upstream's registration: the version of the messages that upstream lacks.
+PROTOCOL = b"sglang-pd/"
+PROTOCOL_VERSION = 1
+DELIVERED = b"PD_DELIVERED"
+UNREGISTERED = b"PD_UNREGISTERED"
 Problem = Literal["foreign", "truncated", "malformed"]
 
 _LARGEST_ROOM = 2**64 - 1
@@ -41,17 +51,20 @@ class Address:
 
 @dataclass(frozen=True)
 class Registration:
-    """Decode tells prefill, once, its buffers and its NIXL agent."""
+    """Decode tells prefill, once, its buffers and its NIXL agent. ``protocol``: the version of our own messages that it
+    understands, 0 for a stock upstream."""
 
     kind = "registration"
     sender: Address
     agent: str
     buffers: int
+    protocol: int
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """Decode tells prefill where the pages of a room go; ``pages`` counts them, ``needed`` the messages per room."""
+    """Decode tells prefill where the pages of a room go; ``pages`` counts them, ``needed`` the messages per room.
+    ``protocol``: as with :class:`Registration`."""
 
     kind = "metadata"
     room: int
@@ -60,16 +73,21 @@ class Metadata:
     pages: int
     needed: int
     dummy: bool
+    protocol: int
 
 
 @dataclass(frozen=True)
 class Abort:
-    """Decode gives a room up; with ``sender`` and ``generation`` it wants to hear when nothing is written any more."""
+    """Decode gives a room up; with ``sender`` and ``generation`` it wants to hear when nothing is written any more.
+
+    ``reason``: a frame of ours after upstream's, there only with a generation; None where there is none.
+    """
 
     kind = "abort"
     room: int
     sender: Address | None
     generation: int | None
+    reason: Reason | None
 
 
 @dataclass(frozen=True)
@@ -89,13 +107,42 @@ class StagingResponse:
 
 @dataclass(frozen=True)
 class Status:
-    """Prefill rank ``rank`` tells decode how a room ended: ``status`` is upstream's ``KVPoll``."""
+    """Prefill rank ``rank`` tells decode how a room ended: ``status`` is upstream's ``KVPoll``, ``text`` its failure.
+
+    ``reason``: a frame of ours after upstream's; None where there is none.
+    """
 
     kind = "status"
     room: int
     status: int
     rank: int
-    reason: str | None
+    text: str | None
+    reason: Reason | None
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Prefill rank ``rank`` has written everything of these rooms: the successes of many statuses in one message."""
+
+    kind = "delivered"
+    rank: int
+    rooms: tuple[int, ...]
+
+    def frames(self) -> list[bytes]:
+        return [DELIVERED, str(self.rank).encode("ascii"), struct.pack(f"<{len(self.rooms)}Q", *self.rooms)]
+
+
+@dataclass(frozen=True)
+class Unregistered:
+    """Prefill rank ``rank`` got a room's metadata from a decode that it does not know: it was restarted, or the
+    registration was lost. Decode is to register, and to send the metadata again."""
+
+    kind = "unregistered"
+    room: int
+    rank: int
+
+    def frames(self) -> list[bytes]:
+        return [UNREGISTERED, str(self.room).encode("ascii"), str(self.rank).encode("ascii")]
 
 
 @dataclass(frozen=True)
@@ -126,7 +173,7 @@ class AbortAck:
 
 T = TypeVar("T")
 ToPrefill = Registration | Metadata | Abort | Watermark | StagingResponse
-ToDecode = Status | ChunkReady | StagingRequest | AbortAck
+ToDecode = Status | Delivered | Unregistered | ChunkReady | StagingRequest | AbortAck
 
 
 def parse_to_prefill(frames: Sequence[bytes]) -> ToPrefill:
@@ -177,6 +224,16 @@ class _Reader:
             raise self.wrong(index, f"{raw[:24]!r} is no ASCII text")
         return raw.decode("ascii")
 
+    def optional_reason(self, index: int) -> Reason | None:
+        """A failure's label. A newer peer may know reasons that we do not, which is no fault of the message."""
+        if not self.has(index):
+            return None
+        try:
+            reason = Reason(self._frames[index].decode("ascii", errors="replace"))
+        except ValueError:
+            return Reason.PEER_FAILED
+        return Reason.PEER_FAILED if reason.outcome is Outcome.SUCCESS else reason
+
     def address(self, ip: int, port: int) -> Address:
         found = Address(self.text(ip), self.number(port, 65535))
         if found.port == 0:
@@ -226,7 +283,13 @@ def _registration(frames: Sequence[bytes]) -> Registration:
         raise read.wrong(18, f"no {buffers} lengths")
     if read.has(20):
         read.count(20, width=4)
-    return Registration(read.address(1, 2), read.text(3), buffers)
+    return Registration(read.address(1, 2), read.text(3), buffers, _protocol(frames[24:]))
+
+
+def _protocol(frames: Sequence[bytes]) -> int:
+    """The version that a peer of ours names after upstream's frames; 0 where there is none."""
+    number = frames[0].removeprefix(PROTOCOL) if frames and frames[0].startswith(PROTOCOL) else b""
+    return int(number) if number.isdigit() and len(number) < 4 else 0
 
 
 def _metadata(frames: Sequence[bytes]) -> Metadata:
@@ -241,13 +304,21 @@ def _metadata(frames: Sequence[bytes]) -> Metadata:
     read.optional_lists(7, width=4)
     read.optional_number(8)
     dummy = read.optional_number(9, high=1)
-    return Metadata(read.number(0, _LARGEST_ROOM), read.address(1, 2), read.text(3), pages, needed, bool(dummy))
+    return Metadata(
+        read.number(0, _LARGEST_ROOM),
+        read.address(1, 2),
+        read.text(3),
+        pages,
+        needed,
+        bool(dummy),
+        _protocol(frames[10:]),
+    )
 
 
 def _abort(frames: Sequence[bytes]) -> Abort:
     read = _Reader(Abort.kind, frames, least=1)
     sender = read.address(1, 2) if len(frames) >= 3 else None
-    return Abort(read.number(0, _LARGEST_ROOM), sender, read.optional_number(3))
+    return Abort(read.number(0, _LARGEST_ROOM), sender, read.optional_number(3), read.optional_reason(4))
 
 
 def _watermark(frames: Sequence[bytes]) -> Watermark:
@@ -270,8 +341,19 @@ def _staging_response(frames: Sequence[bytes]) -> StagingResponse:
 
 def _status(frames: Sequence[bytes]) -> Status:
     read = _Reader(Status.kind, frames, least=3)
-    reason = frames[3].decode("utf-8", errors="replace") if read.has(3) else None
-    return Status(read.number(0, _LARGEST_ROOM), read.number(1, high=4), read.number(2), reason)
+    text = frames[3].decode("utf-8", errors="replace") if read.has(3) else None
+    reason = read.optional_reason(4)
+    return Status(read.number(0, _LARGEST_ROOM), read.number(1, high=4), read.number(2), text, reason)
+
+
+def _delivered(frames: Sequence[bytes]) -> Delivered:
+    read = _Reader(Delivered.kind, frames, least=2)
+    return Delivered(read.number(0), struct.unpack(f"<{read.count(1, width=8)}Q", frames[1]))
+
+
+def _unregistered(frames: Sequence[bytes]) -> Unregistered:
+    read = _Reader(Unregistered.kind, frames, least=2)
+    return Unregistered(read.number(0, _LARGEST_ROOM), read.number(1))
 
 
 def _chunk_ready(frames: Sequence[bytes]) -> ChunkReady:
@@ -302,12 +384,14 @@ def _signed(read: _Reader, frames: Sequence[bytes], index: int) -> None:
 
 
 _TO_PREFILL: dict[bytes, Callable[[Sequence[bytes]], ToPrefill]] = {
-    b"ABORT": _abort,
+    ABORT: _abort,
     b"WATERMARK": _watermark,
     b"STAGING_RSP": _staging_response,
 }
 _TO_DECODE: dict[bytes, Callable[[Sequence[bytes]], ToDecode]] = {
     b"KV_STATUS": _status,
+    DELIVERED: _delivered,
+    UNREGISTERED: _unregistered,
     b"CHUNK_READY": _chunk_ready,
     b"STAGING_REQ": _staging_request,
     b"ABORT_ACK": _abort_ack,

@@ -15,7 +15,6 @@ DECODE = [
     ("send_metadata to prefill 10.0.0.1:4711 failed", Reason.CONTROL_SEND_FAILED),
     ("Duplicate decode bootstrap room", Reason.ROOM_CONFLICT),
     ("Disaggregation decode allocation policy mismatch: prefill=a, decode=b.", Reason.PEER_INCOMPATIBLE),
-    ("prefill aborted the request", Reason.PREFILL_ABORT),
     ("Failed due to an unknown reason from another rank", Reason.OTHER_RANK_FAILED),
     ("something nobody has seen before", Reason.INTERNAL_ERROR),
     (None, Reason.OTHER_RANK_FAILED),

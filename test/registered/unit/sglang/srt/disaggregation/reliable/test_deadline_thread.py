@@ -8,7 +8,7 @@ import pytest
 from sglang.srt.disaggregation.reliable.deadlines import Deadlines, DeadlineThread, Overdue
 from sglang.srt.disaggregation.reliable.ledger import Ledger
 from sglang.srt.disaggregation.reliable.phases import PHASES, DecodePhase, PrefillPhase, Role
-from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
 from sglang.srt.disaggregation.reliable.room import EndedRoom
 
 PATIENCE_S = 20.0
@@ -80,25 +80,6 @@ def test_a_room_that_the_callback_leaves_is_ended_with_the_reason_of_its_phase(l
     assert thread.errors == 0
 
 
-def test_the_callback_may_abort_the_room_which_then_has_its_drain_deadline(ledger, clock, ended, start):
-    aborted = threading.Event()
-
-    def abort(overdue: Overdue) -> None:
-        if ledger.abort(overdue.room.room, overdue.reason):
-            aborted.set()
-
-    thread = start(ledger, abort)
-    ledger.start(7)
-    clock.now = 10.0
-    thread.wake()
-    assert aborted.wait(PATIENCE_S)
-    assert ledger.phase(7) == PrefillPhase.ABORTING
-    clock.now = 20.0
-    thread.wake()
-    record = ended.get(timeout=PATIENCE_S)
-    assert (record.reason, record.closed_by) == (Reason.METADATA_TIMEOUT, Reason.DRAIN_TIMEOUT)
-
-
 def test_an_exception_is_counted_and_reported_and_every_room_still_ends(ledger, clock, ended, errors, start):
     thread = start(ledger, raises)
     ledger.start(1)
@@ -165,12 +146,12 @@ def test_real_time(ended, start):
 def test_a_room_with_an_earlier_deadline_wakes_a_thread_that_sleeps_longer(ended):
     ledger = Ledger(Role.DECODE)
     ledger.on_end.add(ended.put)
-    deadlines = Deadlines(Role.DECODE, {**dict.fromkeys(DecodePhase, 1000.0), DecodePhase.ABORTING: 0.05})
+    deadlines = Deadlines(Role.DECODE, {**dict.fromkeys(DecodePhase, 1000.0), DecodePhase.FINISHING: 0.05})
     thread = DeadlineThread(ledger, deadlines, nothing, on_error=pytest.fail)
     thread.start()
     ledger.start(1)
     ledger.start(2)
-    ledger.abort(2, Reason.CLIENT_ABORT)
+    ledger.enter(2, DecodePhase.FINISHING)
     assert ended.get(timeout=PATIENCE_S).room == 2
     assert thread.stop(PATIENCE_S)
     assert ledger.phase(1) == DecodePhase.RESOLVING
@@ -197,8 +178,7 @@ def test_it_sleeps_while_there_is_nothing_to_do(start):
     for room in range(1000):
         ledger.start(room)
         ledger.enter(room, DecodePhase.WAITING)
-        ledger.abort(room, Reason.CLIENT_ABORT)
-        ledger.drained(room)
+        ledger.end(room, Outcome.ABORTED, Reason.CLIENT_ABORT)
     assert thread.wakeups == 0
 
 

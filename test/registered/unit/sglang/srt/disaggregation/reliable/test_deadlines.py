@@ -14,7 +14,6 @@ SECONDS = {
     PrefillPhase.BOOTSTRAPPING: 10.0,
     PrefillPhase.WAITING: 60.0,
     PrefillPhase.TRANSFERRING: 30.0,
-    PrefillPhase.ABORTING: 5.0,
 }
 DEADLINES = Deadlines(Role.PREFILL, SECONDS)
 
@@ -54,10 +53,10 @@ def test_it_is_overdue_once_a_phase(ledger, clock):
     assert DEADLINES.take_overdue(ledger) == []
     assert DEADLINES.next_due(ledger) == math.inf
     assert ledger.oldest_age(PrefillPhase.BOOTSTRAPPING) == 50.0
-    ledger.abort(7, Reason.METADATA_TIMEOUT)
-    assert DEADLINES.next_due(ledger) == 55.0
-    clock.now = 55.0
-    assert [overdue.reason for overdue in DEADLINES.take_overdue(ledger)] == [Reason.DRAIN_TIMEOUT]
+    ledger.enter(7, PrefillPhase.TRANSFERRING)
+    assert DEADLINES.next_due(ledger) == 80.0
+    clock.now = 80.0
+    assert [overdue.reason for overdue in DEADLINES.take_overdue(ledger)] == [Reason.TRANSFER_TIMEOUT]
 
 
 def test_a_deadline_counts_from_the_start_of_its_phase(ledger, clock):
@@ -84,11 +83,11 @@ def test_a_room_that_ended_is_never_overdue_even_if_its_number_lives_again(ledge
 def test_the_longest_overdue_comes_first_across_phases(ledger, clock):
     ledger.start(1)
     ledger.enter(1, PrefillPhase.TRANSFERRING)  # until 30
+    clock.now = 1.0
+    ledger.start(3)
+    ledger.enter(3, PrefillPhase.TRANSFERRING)  # until 31
     clock.now = 25.0
     ledger.start(2)  # until 35
-    clock.now = 26.0
-    ledger.start(3)
-    ledger.abort(3, Reason.CLIENT_ABORT)  # until 31
     clock.now = 40.0
     assert [overdue.room.room for overdue in DEADLINES.take_overdue(ledger)] == [1, 3, 2]
 
@@ -132,7 +131,7 @@ def test_deadlines_name_what_is_wrong_with_them(seconds, message):
         Deadlines(Role.PREFILL, seconds)
 
 
-STEPS = st.tuples(st.sampled_from(["start", "enter", "abort", "end", "look"]), st.integers(0, 4), st.integers(0, 6))
+STEPS = st.tuples(st.sampled_from(["start", "enter", "end", "look"]), st.integers(0, 4), st.integers(0, 6))
 
 
 @settings(max_examples=200, deadline=None)
@@ -152,8 +151,6 @@ def test_every_room_is_overdue_exactly_when_its_phase_is_too_long_and_once(role,
             ledger.start(room)
         elif kind == "enter":
             ledger.enter(room, PHASES[role][position % len(PHASES[role])])
-        elif kind == "abort":
-            ledger.abort(room, Reason.CLIENT_ABORT)
         elif kind == "end":
             ledger.end(room, Outcome.SUCCESS)
         else:

@@ -1,111 +1,97 @@
-"""Lanes: order within a room, isolation between peers, threads given back."""
+"""Lanes: order, isolation between peers, threads given back."""
 
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from sglang.srt.disaggregation.reliable.lanes import Lane, Lanes, Peers
+import pytest
 
+from sglang.srt.disaggregation.reliable.lanes import Inbox, Lanes, Peers
 
-@dataclass
-class Chunk:
-    room: int
-    number: int = 0
+A, B = frozenset({"a"}), frozenset({"b"})
 
 
-def wait_until(condition) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
 
-A, B = frozenset({"a"}), frozenset({"b"})
-
-
-def always(peers: Peers, chunk: Chunk, since: float) -> bool:
-    return True
-
-
-def unexpected(chunk: Chunk, error: Exception) -> None:
-    raise AssertionError(chunk) from error
-
-
-def test_chunks_of_a_room_stay_in_order():
-    done: list[Chunk] = []
-
-    def work(peers: Peers, lane: Lane) -> None:
+def collecting(done: list, idle_s: float = 60.0) -> Callable[[Peers, Inbox, Callable[[], bool]], None]:
+    def work(peers: Peers, inbox: Inbox, closed: Callable[[], bool]) -> None:
         while True:
-            done.append(lane.get())
+            came = inbox.take(idle_s)
+            if not came and closed():
+                return
+            done.extend((peers, item) for item in came)
 
-    lanes = Lanes(4, work, always, unexpected)
-    sent = [Chunk(room, number) for number in range(50) for room in range(8)]
-    for chunk in sent:
-        lanes.put(A, chunk)
-    wait_until(lambda: len(done) == len(sent))
-    for room in range(8):
-        assert [chunk.number for chunk in done if chunk.room == room] == list(range(50))
+    return work
+
+
+def test_what_comes_for_a_peer_stays_in_order():
+    done: list = []
+    lanes = Lanes(collecting(done))
+    for number in range(500):
+        lanes.put(A if number % 2 else B, number)
+    wait_until(lambda: len(done) == 500)
+    for peers in (A, B):
+        found = [item for whose, item in done if whose == peers]
+        assert found == sorted(found)
 
 
 def test_a_stuck_peer_holds_up_no_other():
     stuck, done = threading.Event(), []
 
-    def work(peers: Peers, lane: Lane) -> None:
+    def work(peers: Peers, inbox: Inbox, closed: Callable[[], bool]) -> None:
         while True:
-            chunk = lane.get()
-            if peers == A:
-                stuck.wait()
-            done.append(chunk)
+            for item in inbox.take(60):
+                if peers == A:
+                    stuck.wait()
+                done.append(item)
 
-    lanes = Lanes(1, work, always, unexpected)
-    lanes.put(A, Chunk(1))
-    lanes.put(B, Chunk(2))
-    wait_until(lambda: done == [Chunk(2)])
+    lanes = Lanes(work)
+    lanes.put(A, 1)
+    lanes.put(B, 2)
+    wait_until(lambda: done == [2])
     stuck.set()
-    wait_until(lambda: len(done) == 2)
+    wait_until(lambda: done == [2, 1])
 
 
 def test_an_idle_lane_gives_its_thread_back_and_opens_again():
-    done: list[Chunk] = []
-
-    def work(peers: Peers, lane: Lane) -> None:
-        while True:
-            done.append(lane.get())
-
-    lanes = Lanes(1, work, always, unexpected, idle_s=0.01)
+    done: list = []
+    lanes = Lanes(collecting(done, idle_s=0.01))
     for number in range(20):
-        lanes.put(A, Chunk(1, number))
+        lanes.put(A, number)
         time.sleep(0.005 * (number % 4))
     wait_until(lambda: len(lanes) == 0)
-    lanes.put(A, Chunk(1, 20))
-    wait_until(lambda: [chunk.number for chunk in done] == list(range(21)))
+    lanes.put(A, 20)
+    wait_until(lambda: [item for _, item in done] == list(range(21)))
 
 
-def test_refused_chunks_reach_no_worker():
-    done: list[Chunk] = []
+def test_work_that_raises_is_started_again(caplog: pytest.LogCaptureFixture):
+    done: list = []
 
-    def work(peers: Peers, lane: Lane) -> None:
+    def work(peers: Peers, inbox: Inbox, closed: Callable[[], bool]) -> None:
         while True:
-            done.append(lane.get())
+            for item in inbox.take(60):
+                if item == 1:
+                    raise RuntimeError("injected")
+                done.append(item)
 
-    lanes = Lanes(1, work, lambda peers, chunk, since: chunk.number != 1, unexpected)
-    for number in range(3):
-        lanes.put(A, Chunk(1, number))
-    wait_until(lambda: done == [Chunk(1, 0), Chunk(1, 2)])
+    lanes = Lanes(work)
+    lanes.put(A, 1)
+    wait_until(lambda: "injected" in caplog.text)
+    lanes.put(A, 3)
+    wait_until(lambda: 3 in done)
 
 
-def test_a_worker_that_dies_fails_its_room_and_goes_on():
-    done, failed = [], []
-
-    def work(peers: Peers, lane: Lane) -> None:
-        while True:
-            chunk = lane.get()
-            if chunk.number == 0:
-                raise KeyError("unforeseen")
-            done.append(chunk)
-
-    lanes = Lanes(1, work, always, lambda chunk, error: failed.append((chunk, repr(error))))
-    lanes.put(A, Chunk(1, 0))
-    lanes.put(A, Chunk(2, 1))
-    wait_until(lambda: done == [Chunk(2, 1)])
-    assert failed == [(Chunk(1, 0), "KeyError('unforeseen')")]
+def test_taking_waits_for_something_or_for_the_time():
+    inbox: Inbox[int] = Inbox()
+    start = time.monotonic()
+    assert inbox.take(0.02) == []
+    assert time.monotonic() - start >= 0.02
+    assert inbox.take(0.0) == []
+    threading.Timer(0.01, inbox.put, (1,)).start()
+    assert inbox.take(5) == [1]
+    assert time.monotonic() - start < 4

@@ -57,8 +57,7 @@ def test_only_the_first_end_gets_the_record(ledger):
     ledger.start(7)
     assert ledger.end(7, Outcome.FAILED, Reason.NIXL_BACKEND) is not None
     assert ledger.end(7, Outcome.SUCCESS) is None
-    assert ledger.drained(7) is None
-    assert ledger.counts().anomalies == {Anomaly.DUPLICATE: 2}
+    assert ledger.counts().anomalies == {Anomaly.DUPLICATE: 1}
     assert sum(ledger.counts().ended.values()) == 1
 
 
@@ -68,9 +67,8 @@ def test_events_after_the_end_are_late_and_change_nothing(ledger):
     assert not ledger.enter(7, PrefillPhase.WAITING)
     assert not ledger.progress(7, pages=1)
     assert not ledger.identify(7, peer="p")
-    assert not ledger.abort(7, Reason.CLIENT_ABORT)
     counts = ledger.counts()
-    assert counts.anomalies == {Anomaly.LATE: 4}
+    assert counts.anomalies == {Anomaly.LATE: 3}
     assert counts.pages == 0
     assert sum(counts.live.values()) == 0
     assert ledger.phase(7) is None
@@ -124,37 +122,22 @@ def test_an_event_of_an_earlier_generation_cannot_touch_the_new_room(ledger):
     assert not ledger.enter(7, PrefillPhase.WAITING, generation=first)
     assert not ledger.progress(7, pages=1, generation=first)
     assert not ledger.identify(7, rid="x", generation=first)
-    assert not ledger.abort(7, Reason.CLIENT_ABORT, generation=first)
     assert ledger.end(7, Outcome.FAILED, Reason.NIXL_BACKEND, generation=first) is None
-    assert ledger.drained(7, generation=first) is None
-    assert ledger.counts().anomalies == {Anomaly.LATE: 4, Anomaly.DUPLICATE: 2}
+    assert ledger.counts().anomalies == {Anomaly.LATE: 3, Anomaly.DUPLICATE: 1}
     (room,) = ledger.live_rooms()
     assert (room.generation, room.phase, room.pages, room.rid) == (second, PrefillPhase.BOOTSTRAPPING, 0, None)
     assert ledger.end(7, Outcome.SUCCESS, generation=second) is not None
 
 
-def test_an_aborted_room_is_live_until_it_is_drained(ledger):
+def test_the_reason_of_the_last_end_is_remembered_until_the_number_starts_again(ledger):
+    assert ledger.end_reason(7) is None
     ledger.start(7)
-    ledger.enter(7, PrefillPhase.TRANSFERRING)
-    assert ledger.abort(7, Reason.CLIENT_ABORT)
-    assert not ledger.abort(7, Reason.PEER_LOST)
-    assert ledger.counts().live[PrefillPhase.ABORTING] == 1
-    record = ledger.drained(7)
-    assert record is not None
-    assert (record.outcome, record.reason, record.phase) == (
-        Outcome.ABORTED,
-        Reason.CLIENT_ABORT,
-        PrefillPhase.TRANSFERRING,
-    )
-    assert record.closed_by is None
-    ledger.check()
-
-
-def test_drained_does_not_end_a_room_that_nobody_aborted(ledger):
+    assert ledger.end_reason(7) is None
+    ledger.end(7, Outcome.ABORTED, Reason.CLIENT_ABORT)
+    ledger.end(7, Outcome.FAILED, Reason.PEER_LOST)
+    assert ledger.end_reason(7) is Reason.CLIENT_ABORT
     ledger.start(7)
-    assert ledger.drained(7) is None
-    assert ledger.counts().anomalies == {Anomaly.REORDERED: 1}
-    assert ledger.phase(7) == PrefillPhase.BOOTSTRAPPING
+    assert ledger.end_reason(7) is None
 
 
 def test_expire_ends_only_the_generation_and_phase_it_names_and_counts_nothing_else(ledger):
@@ -176,7 +159,6 @@ def test_expire_ends_only_the_generation_and_phase_it_names_and_counts_nothing_e
         lambda ledger: ledger.progress(7, pages=-1),
         lambda ledger: ledger.progress(7, bytes=-1),
         lambda ledger: ledger.enter(7, DecodePhase.FINISHING),
-        lambda ledger: ledger.abort(7, Reason.DELIVERED),
     ],
 )
 def test_a_mistake_in_the_calling_code_raises_and_changes_nothing(ledger, mistake):
@@ -248,8 +230,8 @@ def test_only_the_first_room_of_a_phase_is_told(ledger, clock):
     assert told == [(PrefillPhase.BOOTSTRAPPING, 1000.0)]
     ledger.enter(2, PrefillPhase.WAITING)
     ledger.enter(1, PrefillPhase.WAITING)
-    ledger.abort(1, Reason.CLIENT_ABORT)
-    assert told[1:] == [(PrefillPhase.WAITING, 1001.0), (PrefillPhase.ABORTING, 1001.0)]
+    ledger.enter(1, PrefillPhase.TRANSFERRING)
+    assert told[1:] == [(PrefillPhase.WAITING, 1001.0), (PrefillPhase.TRANSFERRING, 1001.0)]
 
 
 def test_check_notices_a_room_that_got_lost(ledger):

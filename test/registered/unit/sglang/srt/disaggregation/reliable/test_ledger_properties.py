@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from sglang.srt.disaggregation.reliable.ledger import Ledger
 from sglang.srt.disaggregation.reliable.phases import PHASES, Phase, Role
-from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
+from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.room import Anomaly, EndedRoom
-
-ABORT_REASONS = [reason for reason in Reason if reason.outcome is not Outcome.SUCCESS]
 
 
 @dataclass
@@ -20,7 +18,6 @@ class ModelRoom:
     number: int
     generation: int
     entered: list[int] = field(default_factory=lambda: [0])
-    cause: Reason | None = None
 
 
 class Model:
@@ -61,28 +58,12 @@ class Model:
         room.entered.append(position)
         return True
 
-    def abort(self, number: int, generation: int | None, reason: Reason) -> bool:
-        room = self.find(number, generation, Anomaly.LATE)
-        if room is None:
-            return False
-        if room.cause is not None:
-            self.anomalies[Anomaly.DUPLICATE] += 1
-            return False
-        room.cause = reason
-        if room.entered[-1] != len(self.phases) - 1:
-            room.entered.append(len(self.phases) - 1)
-        return True
-
-    def end(self, number: int, generation: int | None, reason: Reason | None) -> bool:
+    def end(self, number: int, generation: int | None, reason: Reason) -> bool:
         room = self.find(number, generation, Anomaly.DUPLICATE)
         if room is None:
             return False
-        if reason is None and room.cause is None:
-            self.anomalies[Anomaly.REORDERED] += 1
-            return False
         self.live.remove(room)
-        decided = [position for position in room.entered if position != len(self.phases) - 1][-1]
-        self.ended.append((room.generation, self.phases[decided], room.cause or reason))
+        self.ended.append((room.generation, self.phases[room.entered[-1]], reason))
         if number in self.ended_numbers:
             self.ended_numbers.remove(number)
         self.ended_numbers.append(number)
@@ -97,9 +78,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("start"), NUMBERS),
     st.tuples(st.just("enter"), NUMBERS, GENERATIONS, st.integers(0, 6)),
     st.tuples(st.just("enter"), NUMBERS, GENERATIONS, st.integers(0, 6)),
-    st.tuples(st.just("abort"), NUMBERS, GENERATIONS, st.sampled_from(ABORT_REASONS)),
     st.tuples(st.just("end"), NUMBERS, GENERATIONS, st.sampled_from(Reason)),
-    st.tuples(st.just("drained"), NUMBERS, GENERATIONS),
 )
 
 
@@ -115,13 +94,9 @@ def apply_both(ledger: Ledger, model: Model, event: tuple) -> None:
         position = rest[1] % len(model.phases)
         done = ledger.enter(number, model.phases[position], generation=generation)
         assert done == model.enter(number, generation, position)
-    elif kind == "abort":
-        assert ledger.abort(number, rest[1], generation=generation) == model.abort(number, generation, rest[1])
-    elif kind == "end":
+    else:
         record = ledger.end(number, rest[1].outcome, rest[1], generation=generation)
         assert (record is not None) == model.end(number, generation, rest[1])
-    else:
-        assert (ledger.drained(number, generation=generation) is not None) == model.end(number, generation, None)
 
 
 @settings(max_examples=300, deadline=None)
@@ -160,7 +135,7 @@ def test_the_model_meets_every_anomaly(role):
     """The property above says little if its events never clash."""
     ledger, model = Ledger(role, tombstones=1), Model(role, 1)
     for event in [
-        ("start", 0), ("start", 0), ("enter", 0, None, 1), ("enter", 0, None, 0), ("drained", 0, None),
+        ("start", 0), ("start", 0), ("enter", 0, None, 1), ("enter", 0, None, 0),
         ("enter", 1, None, 1), ("end", 0, None, Reason.DELIVERED), ("enter", 0, None, 1),
         ("end", 0, None, Reason.DELIVERED),
     ]:  # fmt: skip

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sglang.srt.disaggregation.reliable.phases import PHASES, DecodePhase, PrefillPhase, Role
-from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
+from sglang.srt.disaggregation.reliable.phases import PHASES, DecodePhase, Role
+from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.report import deserves_warning, logged, parse_warning_line, warning_line
 from sglang.srt.disaggregation.reliable.room import EndedRoom, Room
 
@@ -29,7 +29,7 @@ def failed(rid: str | None = "r") -> EndedRoom:
 def test_the_line():
     assert warning_line(failed()) == (
         "PD room failed: role=decode room=17 generation=3 rid=r peer=10.0.0.7:8998 incarnation=- outcome=failed "
-        "phase=waiting reason=prefill_never_sent closed_by=- pages=4 bytes=65536 resolving_s=0.020 waiting_s=30.000"
+        "phase=waiting reason=prefill_never_sent pages=4 bytes=65536 resolving_s=0.020 waiting_s=30.000"
     )
 
 
@@ -40,23 +40,20 @@ def test_what_a_logger_puts_before_it_does_not_matter():
 
 @given(
     role=st.sampled_from(Role), rid=texts, peer=texts, incarnation=texts, reason=st.sampled_from(Reason),
-    cause=st.none() | st.sampled_from([r for r in Reason if r.outcome is not Outcome.SUCCESS]),
     stays=st.lists(st.floats(0, 1e6), min_size=7, max_size=7),
     room=st.integers(), pages=st.integers(0), size=st.integers(0),
 )  # fmt: skip
-@example(Role.DECODE, "-", "", "a=b c\nPD room failed: \x00", Reason.AUX_MISSING, None, [0.0] * 7, 1, 0, 0)
-@example(Role.DECODE, "\ud83d\ude00", "%2D", "é\u2028", Reason.AUX_MISSING, None, [0.0] * 7, 1, 0, 0)
-def test_it_reads_back_as_what_was_written(role, rid, peer, incarnation, reason, cause, stays, room, pages, size):
+@example(Role.DECODE, "-", "", "a=b c\nPD room failed: \x00", Reason.AUX_MISSING, [0.0] * 7, 1, 0, 0)
+@example(Role.DECODE, "\ud83d\ude00", "%2D", "é\u2028", Reason.AUX_MISSING, [0.0] * 7, 1, 0, 0)
+def test_it_reads_back_as_what_was_written(role, rid, peer, incarnation, reason, stays, room, pages, size):
     record = Room(role, room, 1, 0.0)
     record.identify(rid, peer, incarnation)
     record.pages, record.bytes = pages, size
     now = 0.0
-    for phase, seconds in zip(PHASES[role][:-1], stays, strict=False):
+    for phase, seconds in zip(PHASES[role], stays, strict=False):
         now += seconds
         if seconds > 1:
             record.enter(phase, now)
-    if cause is not None:
-        record.abort(cause, now)
     ended = record.end(reason, now + 1)
     line = warning_line(ended)
     assert len(line.splitlines()) == 1
@@ -75,16 +72,7 @@ def test_another_line_is_an_error(line):
         parse_warning_line(line)
 
 
-def test_failures_deserve_a_warning_and_clean_aborts_do_not():
+def test_failures_deserve_a_warning_and_aborts_do_not():
     assert deserves_warning(failed())
     assert not deserves_warning(a_room().end(Reason.CLIENT_ABORT, 11.0))
     assert not deserves_warning(a_room().end(Reason.DELIVERED, 11.0))
-
-
-def test_an_abort_whose_writes_may_still_run_deserves_one():
-    room = a_room(role=Role.PREFILL)
-    room.enter(PrefillPhase.TRANSFERRING, 11.0)
-    room.abort(Reason.CLIENT_ABORT, 12.0)
-    record = room.end(Reason.DRAIN_TIMEOUT, 20.0)
-    assert record.outcome is Outcome.ABORTED
-    assert deserves_warning(record)

@@ -49,37 +49,6 @@ def test_success():
         PrefillPhase.TRANSFERRING,
     )
     assert record.at == 102.0
-    assert record.closed_by is None
-
-
-def test_an_aborted_room_ends_with_the_first_reason_and_the_phase_it_was_aborted_in():
-    room = room_on()
-    room.enter(PrefillPhase.WAITING, 101.0)
-    assert room.abort(Reason.PEER_REPLACED, 102.0) is None
-    assert room.abort(Reason.CLIENT_ABORT, 103.0) is Anomaly.DUPLICATE
-    assert room.phase == PrefillPhase.ABORTING
-    assert room.record(103.0).reason is Reason.PEER_REPLACED
-    record = room.end(Reason.DRAIN_TIMEOUT, 105.0)
-    assert (record.outcome, record.reason, record.phase) == (
-        Outcome.FAILED,
-        Reason.PEER_REPLACED,
-        PrefillPhase.WAITING,
-    )
-    assert record.closed_by is Reason.DRAIN_TIMEOUT
-    assert record.phase_seconds()[PrefillPhase.ABORTING] == 3.0
-
-
-def test_a_room_that_is_aborting_already_still_takes_a_reason():
-    room = room_on()
-    room.enter(PrefillPhase.ABORTING, 101.0)
-    assert room.abort(Reason.CLIENT_ABORT, 102.0) is None
-    assert room.entered == 101.0
-    assert room.end(Reason.DELIVERED, 103.0).reason is Reason.CLIENT_ABORT
-
-
-def test_success_is_no_reason_to_abort():
-    with pytest.raises(ValueError, match="delivered"):
-        room_on().abort(Reason.DELIVERED, 101.0)
 
 
 def test_identify_keeps_what_it_is_not_given():

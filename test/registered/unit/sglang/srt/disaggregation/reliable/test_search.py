@@ -12,7 +12,6 @@ def ledger() -> Ledger:
     for room in range(1, 7):
         ledger.start(room, rid=f"r{room}", peer="a" if room % 2 else "b")
     ledger.enter(2, DecodePhase.WAITING)
-    ledger.abort(3, Reason.CLIENT_ABORT)
     ledger.end(4, Outcome.FAILED, Reason.PEER_LOST)
     ledger.end(5, Outcome.FAILED, Reason.PEER_LOST)
     ledger.end(6, Outcome.SUCCESS)
@@ -28,7 +27,6 @@ def ledger() -> Ledger:
         (RoomFilter(peer="a"), [1, 3, 5]),
         (RoomFilter(phase=DecodePhase.WAITING), [2]),
         (RoomFilter(reason=Reason.PEER_LOST), [5, 4]),
-        (RoomFilter(reason=Reason.CLIENT_ABORT), [3]),
         (RoomFilter(peer="b", reason=Reason.PEER_LOST), [4]),
         (RoomFilter(room=9), []),
     ],

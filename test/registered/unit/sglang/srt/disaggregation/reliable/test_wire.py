@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.wire import Address, ParseError, parse_to_decode, parse_to_prefill
 
 
@@ -40,18 +41,33 @@ def metadata(**changed: bytes) -> list[bytes]:
 ADDRESS = Address("10.0.0.2", 4711)
 ROOM = 12345678901234567890
 VALID = [
-    (parse_to_prefill, registration(), wire.Registration(ADDRESS, "a-1", 4)),
-    (parse_to_prefill, registration()[:13], wire.Registration(ADDRESS, "a-1", 4)),
-    (parse_to_prefill, [*registration(), b"later"], wire.Registration(ADDRESS, "a-1", 4)),
-    (parse_to_prefill, metadata(), wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False)),
-    (parse_to_prefill, metadata(dummy=b"1", pages=b""), wire.Metadata(ROOM, ADDRESS, "a-1", 0, 1, True)),
-    (parse_to_prefill, metadata()[:8], wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False)),
-    (parse_to_prefill, [b"ABORT", b"5"], wire.Abort(5, None, None)),
-    (parse_to_prefill, [b"ABORT", b"5", b"10.0.0.2", b"4711", b"9"], wire.Abort(5, ADDRESS, 9)),
+    (parse_to_prefill, registration(), wire.Registration(ADDRESS, "a-1", 4, 0)),
+    (parse_to_prefill, registration()[:13], wire.Registration(ADDRESS, "a-1", 4, 0)),
+    (parse_to_prefill, [*registration(), b"later"], wire.Registration(ADDRESS, "a-1", 4, 0)),
+    (parse_to_prefill, [*registration(), b"sglang-pd/1", b"later"], wire.Registration(ADDRESS, "a-1", 4, 1)),
+    (parse_to_prefill, [*registration(), b"sglang-pd/x"], wire.Registration(ADDRESS, "a-1", 4, 0)),
+    (parse_to_prefill, [*metadata(), b"sglang-pd/2"], wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False, 2)),
+    (parse_to_prefill, metadata(), wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False, 0)),
+    (parse_to_prefill, metadata(dummy=b"1", pages=b""), wire.Metadata(ROOM, ADDRESS, "a-1", 0, 1, True, 0)),
+    (parse_to_prefill, metadata()[:8], wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False, 0)),
+    (parse_to_prefill, [b"ABORT", b"5"], wire.Abort(5, None, None, None)),
+    (parse_to_prefill, [b"ABORT", b"5", b"10.0.0.2", b"4711", b"9"], wire.Abort(5, ADDRESS, 9, None)),
+    (
+        parse_to_prefill,
+        [b"ABORT", b"5", b"10.0.0.2", b"4711", b"9", b"aux_missing"],
+        wire.Abort(5, ADDRESS, 9, Reason.AUX_MISSING),
+    ),
     (parse_to_prefill, [b"WATERMARK", b"1", b"2", b"a-1"], wire.Watermark()),
     (parse_to_prefill, [b"STAGING_RSP", b"5", b"0", b"-1", b"0", b"-1", b"a-1"], wire.StagingResponse(5)),
-    (parse_to_decode, [b"KV_STATUS", b"5", b"0", b"2", "größer".encode()], wire.Status(5, 0, 2, "größer")),
-    (parse_to_decode, [b"KV_STATUS", b"5", b"4", b"2"], wire.Status(5, 4, 2, None)),
+    (parse_to_decode, [b"KV_STATUS", b"5", b"0", b"2", "größer".encode()], wire.Status(5, 0, 2, "größer", None)),
+    (parse_to_decode, wire.Delivered(2, (5, ROOM)).frames(), wire.Delivered(2, (5, ROOM))),
+    (parse_to_decode, wire.Unregistered(5, 2).frames(), wire.Unregistered(5, 2)),
+    (parse_to_decode, [b"KV_STATUS", b"5", b"4", b"2"], wire.Status(5, 4, 2, None, None)),
+    (
+        parse_to_decode,
+        [b"KV_STATUS", b"5", b"0", b"2", b"", b"nixl_backend"],
+        wire.Status(5, 0, 2, None, Reason.NIXL_BACKEND),
+    ),
     (parse_to_decode, [b"CHUNK_READY", b"5", b"0", b"0", b"8", b"a-1", b"0"], wire.ChunkReady(5)),
     (parse_to_decode, [b"STAGING_REQ", b"5", b"0", b"8", b"a-1"], wire.StagingRequest(5)),
     (parse_to_decode, [b"ABORT_ACK", b"5", b"0", b"9"], wire.AbortAck(5, 0, 9)),
@@ -103,6 +119,13 @@ def test_refused_messages(parse, frames, kind, problem):
     with pytest.raises(ParseError) as refused:
         parse(frames)
     assert (refused.value.kind, refused.value.problem) == (kind, problem)
+
+
+@pytest.mark.parametrize("label", [b"reason_of_a_later_version", b"\xff\xfe", b"delivered"])
+def test_a_reason_nobody_knows_here_is_a_failure_of_the_peer(label):
+    """A success that is none is one too."""
+    message = parse_to_decode([b"KV_STATUS", b"5", b"0", b"2", b"why", label])
+    assert message == wire.Status(5, 0, 2, "why", Reason.PEER_FAILED)
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=26), st.sampled_from([parse_to_prefill, parse_to_decode]))

@@ -1,0 +1,120 @@
+"""NIXL's connections to decodes, and how a broken one is made anew.
+
+After a disconnect NIXL keeps the peer's metadata, and adding it again does nothing: only removing the peer, adding it
+and preparing its descriptors again heals (seen with NIXL 1.5.1). What was posted before may be lost; nothing posted
+before is written afterwards, because its connection is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang.srt.disaggregation.reliable.reasons import Reason
+
+logger = logging.getLogger(__name__)
+
+
+class PeerForgottenError(RuntimeError):
+    """The peer's registration is gone: there is nothing to connect to."""
+
+    reason = Reason.PEER_LOST
+
+
+@dataclass
+class _Link:
+    """``epoch`` counts the connections made. ``whole``: the last attempt to connect went through. ``healing``: it was
+    broken, and nothing has been written since."""
+
+    epoch: int = 0
+    whole: bool = True
+    healing: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Links:
+    """Every method names peers by their NIXL agent. ``manager`` is prefill's ``ReliableKVManager``. Any thread may
+    call."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._links: dict[str, _Link] = {}
+        self._stuck: list[Any] = []
+
+    def epoch(self, agent: str) -> int:
+        """Which connection a write posted now will use; connects where the last attempt failed.
+
+        Raises NIXL's error or :class:`PeerForgottenError`.
+        """
+        self._peer(agent)
+        link = self._link(agent)
+        if not link.whole:
+            self.heal(agent, link.epoch)
+        return link.epoch
+
+    def heal(self, agent: str, epoch: int) -> None:
+        """Connect anew, unless that was done since ``epoch``. Raises NIXL's error or :class:`PeerForgottenError`."""
+        link = self._link(agent)
+        with link.lock:
+            if link.epoch != epoch:
+                return
+            peer = self._peer(agent)
+            if not link.healing:
+                logger.warning("the connection to decode %s:%s broke: connecting", peer.endpoint, peer.dst_port)
+            link.epoch += 1
+            link.whole, link.healing = False, True
+            self.disconnect(agent)
+            peer.kv_xfer_segments = None
+            self._manager.agent.add_remote_agent(peer.agent_metadata)
+            self._manager._prepare_payload_xfer(peer)
+            self._manager._prepare_state_xfer(peer)
+            link.whole = True
+
+    def disconnect(self, agent: str) -> None:
+        """Drop the connection and everything prepared for it."""
+        manager = self._manager
+        for prepared in (manager.prep_handles, manager.prep_handles_slice_dst, manager._prepared_state_plans):
+            prepared.pop(agent, None)
+        manager.agent.remove_remote_agent(agent)
+
+    def forget(self, agent: str) -> None:
+        """The peer is gone for good."""
+        self.disconnect(agent)
+        self._links.pop(agent, None)
+
+    def wrote(self, agents: Iterable[str]) -> None:
+        """A write to these peers arrived: where the connection was broken, it is healed now."""
+        self._healed(agents, "healed")
+
+    def gave_up(self, agents: Iterable[str]) -> None:
+        """A room failed because the connection to these peers stayed broken."""
+        self._healed(agents, "failed")
+
+    def abandon(self, handles: list[Any]) -> None:
+        """Release handles of writes that ended with their connection; NIXL may still hold on to one for a while."""
+        waiting, self._stuck = [*self._stuck, *handles], []
+        for handle in waiting:
+            try:
+                handle.release()
+            except Exception:  # noqa: BLE001 (NIXL's errors have no common base; each means that it still runs)
+                self._stuck.append(handle)
+
+    def _peer(self, agent: str) -> Any:
+        peer = self._manager.decode_kv_args_table.get(agent)
+        if peer is None:
+            raise PeerForgottenError(f"decode {agent} is not registered any more")
+        return peer
+
+    def _healed(self, agents: Iterable[str], result: str) -> None:
+        for agent in agents:
+            link = self._link(agent)
+            if link.healing:
+                link.healing = False
+                logger.warning("the connection to decode %s: %s", agent, result)
+                self._manager.reconnects.count(result)
+
+    def _link(self, agent: str) -> _Link:
+        return self._links.setdefault(agent, _Link())

@@ -1,0 +1,88 @@
+"""The decodes that are registered with a prefill rank: who they are, and why one is not."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang.srt.disaggregation.nixl.conn import KVArgsRegisterInfo
+from sglang.srt.utils.network import NetworkAddress
+
+from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.reliable.failure import Failure, failure
+from sglang.srt.disaggregation.reliable.layout import page_differences
+from sglang.srt.disaggregation.reliable.reasons import Reason
+
+logger = logging.getLogger(__name__)
+
+
+class IncompatibleError(ValueError):
+    """A decode is configured differently; the message names what differs."""
+
+
+class Peers:
+    """Decodes by their NIXL agent. ``manager`` is prefill's ``ReliableKVManager``. For the control threads."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._protocols: dict[str, int] = {}
+        self._refused: dict[str, Failure] = {}
+
+    def register(self, message: wire.Registration, frames: list[bytes]) -> bool:
+        """Take a decode in; returns whether it was. Its rooms get the reason where not."""
+        manager = self._manager
+        try:
+            info = KVArgsRegisterInfo.from_zmq(frames[1:])
+            self._check(info)
+            manager._add_remote_peer(info)
+        except Exception as error:
+            # NIXL's and upstream's errors have no common base. Whatever it is, it is this peer's alone.
+            logger.exception("decode %s at %s is not taken in", message.agent, message.sender)
+            manager.decode_kv_args_table.pop(message.agent, None)
+            manager.transport.links.forget(message.agent)
+            transport = type(error).__name__.startswith("nixl")
+            reason = Reason.REGISTRATION_FAILED if transport else Reason.PEER_INCOMPATIBLE
+            self._refused[message.agent] = failure(reason, f"prefill refused this decode's registration: {error}")
+            return False
+        self._refused.pop(message.agent, None)
+        self._protocols[message.agent] = message.protocol
+        address = NetworkAddress(message.sender.ip, message.sender.port)
+        manager.outbox.connect(address.to_tcp(), address.is_ipv6)
+        return True
+
+    def refusal(self, agent: str) -> Failure | None:
+        """Why rooms of this decode cannot be served; None where it is registered."""
+        if agent in self._manager.decode_kv_args_table:
+            return None
+        unknown = failure(Reason.REGISTRATION_FAILED, "prefill knows no registration of this decode")
+        return self._refused.get(agent, unknown)
+
+    def protocol(self, agent: str) -> int:
+        """The version of our own messages that it understands; 0 for a stock upstream."""
+        return self._protocols.get(agent, 0)
+
+    def endpoints(self) -> list[tuple[str, int]]:
+        return [(peer.endpoint, peer.dst_port) for peer in list(self._manager.decode_kv_args_table.values())]
+
+    def at(self, address: str) -> set[str]:
+        """The agents that listen at ``address`` (``tcp://host:port``)."""
+        peers = list(self._manager.decode_kv_args_table.items())
+        return {agent for agent, peer in peers if NetworkAddress(peer.endpoint, peer.dst_port).to_tcp() == address}
+
+    def forget(self, agents: set[str]) -> None:
+        """Give back everything that is kept for these."""
+        for agent in agents:
+            self._manager.decode_kv_args_table.pop(agent, None)
+            self._manager.transport.links.forget(agent)
+            self._protocols.pop(agent, None)
+            self._refused.pop(agent, None)
+
+    def _check(self, info: KVArgsRegisterInfo) -> None:
+        manager = self._manager
+        same_heads = info.decode_tp_size == manager.attn_tp_size or manager.is_mla_backend
+        if not same_heads or manager.requires_dcp_relayout(info.dst_dcp_size, info.dst_dcp_rank):
+            return
+        kinds = list(zip(manager.kv_args.kv_data_mem_kinds, info.dst_kv_mem_kinds, strict=False))
+        differences = page_differences(manager.kv_args.kv_item_lens, info.dst_kv_item_lens, kinds)
+        if differences:
+            raise IncompatibleError("; ".join(differences))

@@ -1,0 +1,16 @@
+"""DeepSeek-V4 with bf16 index keys (``SGLANG_DSV4_BF16_INDEX_K=1``): our kernels in upstream's pool and indexer.
+
+Every function here that changes upstream is attached by one row of ``sglang_pd/hooks.py``, with the variable on only.
+
+| Module | What it does |
+|---|---|
+| :mod:`.refusals` | refuses at start-up what bf16 keys cannot be combined with |
+| :mod:`.settings` | the launch and the scratch, from the environment |
+| :mod:`.pool` | the index-K pool's layout: bytes per token, checks, the tag that PD peers compare |
+| :mod:`.sizing` | what every pool allocates, to the byte, and pool sizes that fit a budget |
+| :mod:`.store` | stores keys: norm, rope, Hadamard, bf16 |
+| :mod:`.query` | prepares queries and head weights |
+| :mod:`.indexer` | scores keys and hands the scores on |
+| :mod:`.topk` | chooses upstream's top-k |
+| :mod:`.hicache` | keeps offloaded pages whole and persisted ones apart from those of other layouts |
+"""

@@ -1,0 +1,10 @@
+"""The tables of configurations, by name. A kernel's table covers every launch that its launch module lets through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sgl_kernel_sm120.gate.config import KernelConfig
+from sgl_kernel_sm120.index_k.configs import configs as index_k
+
+TABLES: dict[str, Callable[[], list[KernelConfig]]] = {"index_k": index_k}
