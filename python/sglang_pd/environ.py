@@ -115,6 +115,22 @@ class EnvPath(EnvField[Path]):
         return path
 
 
+class EnvHandedOn(EnvField[Path | None]):
+    """A path that one process of ours sets for those it starts."""
+
+    allowed = "an absolute path"
+    otherwise = "not set"
+
+    def __init__(self, help: str):
+        super().__init__(None, help)
+
+    def parse(self, text: str) -> Path:
+        path = Path(text)
+        if not path.is_absolute():
+            raise ValueError(text)
+        return path
+
+
 class Envs:
     SGLANG_PD_HOME = EnvPath(
         Path("~/.cache/sglang-pd").expanduser(),
@@ -198,6 +214,15 @@ class Envs:
         "that its writes are over nor is proven to be gone. Nothing is proven when they have passed, but the memory "
         "has to come back one day: it is longer than the 924 s after which Linux gives up a connection that nobody "
         "answers. Upstream gives the pages to the next request after 30 s.",
+    )
+    SGLANG_PD_LOOP_TIMEOUT = EnvSeconds(
+        20.0,
+        "Seconds after which a scheduler whose loop does not come round is not ready, on `/pd/ready`. As long as "
+        "upstream's `/health` waits; a batch takes less, an idle loop comes round every second.",
+    )
+    SGLANG_PD_SERVER_DIR = EnvHandedOn(
+        "The folder where the processes of a server find each other, below the temporary folder (`TMPDIR`). A server "
+        "sets it for its own processes, whatever it was.",
     )
     SGLANG_DSV4_BF16_INDEX_K = EnvBool(
         False,
@@ -306,7 +331,7 @@ def markdown() -> str:
     home = str(Path.home())
     for name, field in fields().items():
         default = str(int(field.default) if isinstance(field.default, bool) else field.default).replace(home, "~")
-        default = field.otherwise if isinstance(field, EnvChoice) else default
+        default = field.otherwise if isinstance(field, EnvChoice | EnvHandedOn) else default
         lines.append(f"| `{name}` | `{default}` | {field.allowed} | {field.help} |")
     return "\n".join(lines) + "\n"
 

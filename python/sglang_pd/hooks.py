@@ -198,6 +198,74 @@ HOOKS: tuple[Hook, ...] = (
         recorded=Fingerprint("(self, addr_to_reqs: Dict[str, List[DecodeRequest]])", "f60b6c377f135cb0"),
     ),
     Hook(
+        target="sglang.srt.entrypoints.engine.Engine._launch_subprocesses",
+        kind="before",
+        ours="sglang_pd.ranks:make_folder",
+        where="always",
+        why="server and schedulers must find each other without the scheduler's loop and without --enable-metrics",
+        until="upstream tells plugins of the processes it starts",
+        recorded=Fingerprint(
+            "(cls, server_args: ServerArgs, init_tokenizer_manager_func: Callable, "
+            "run_scheduler_process_func: Callable, run_detokenizer_process_func: Callable, port_args: "
+            "Optional[PortArgs]=None, placement_group=None)",
+            "ddc69a79b7bdf981",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.prefill.PrefillBootstrapQueue._init_kv_manager",
+        kind="after",
+        ours="sglang.srt.disaggregation.reliable.ready:announce",
+        where="always",
+        why="/health and /ready are 200 while the threads that carry the KV path are dead",
+        until="upstream's readiness asks the KV manager",
+        recorded=Fingerprint("(self)", "773ea2284c38edaf"),
+    ),
+    Hook(
+        target="sglang.srt.disaggregation.decode.DecodePreallocQueue._init_kv_manager",
+        kind="after",
+        ours="sglang.srt.disaggregation.reliable.ready:announce",
+        where="always",
+        why="the same on decode",
+        until="the same",
+        recorded=Fingerprint("(self)", "d2b0ddcc734642ce"),
+    ),
+    Hook(
+        target="sglang.srt.managers.scheduler.Scheduler.ingest_requests",
+        kind="before",
+        ours="sglang.srt.disaggregation.reliable.ready:loop_turns",
+        where="always",
+        why="whether a scheduler's loop comes round is known to nobody while it is blocked",
+        until="upstream keeps the time of the last round",
+        recorded=Fingerprint("(self, stop_at_pause: bool=False)", "599c5b506a238e43"),
+    ),
+    Hook(
+        target="sglang.srt.entrypoints.http_server._setup_and_run_http_server",
+        kind="before",
+        ours="sglang_pd.ready:serve",
+        where="always",
+        why="/pd/ready: readiness of the KV path, on the server's own port",
+        until="the same",
+        recorded=Fingerprint(
+            "(server_args: ServerArgs, tokenizer_manager, template_manager, port_args: PortArgs, scheduler_infos: "
+            "List[Dict], subprocess_watchdog: Optional[SubprocessWatchdog], execute_warmup_func: "
+            "Callable=_execute_server_warmup, launch_callback: Optional[Callable[[], None]]=None)",
+            "bdcd86e50f953de0",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.utils.auth.decide_request_auth",
+        kind="around",
+        ours="sglang_pd.ready:allow_without_key",
+        where="always",
+        why="a probe has no key: upstream lets /health and /ready pass without one, and no other path",
+        until="upstream lets an endpoint say so itself",
+        recorded=Fingerprint(
+            "(*, method: str, path: str, authorization_header: Optional[str], api_key: Optional[str], "
+            "admin_api_key: Optional[str], auth_level: AuthLevel)",
+            "5ab183cd18ad6134",
+        ),
+    ),
+    Hook(
         target="sglang.srt.disaggregation.utils.prepare_abort",
         kind="around",
         ours="sglang.srt.disaggregation.reliable.answers:abort_with_reason",

@@ -1,22 +1,15 @@
-"""Kernels run in Triton's interpreter here: no GPU needed, and every read past the end of something is seen.
+"""Kernels run in Triton's interpreter here: no GPU needed, and what is read or written too far is seen.
 
-Triton decides when it is imported, and when a kernel is. So both happen now, before any test module, and the variable
-is taken back at once: what other tests start must not inherit it. Compiled kernels are checked on a GPU by
+pytest loads this before any test module, whichever folder that is in. Compiled kernels are checked on a GPU by
 ``benchmark/kernels/bench_index_k.py``.
 """
 
-import os
-import sys
-
-if "triton" not in sys.modules:
-    os.environ["TRITON_INTERPRET"] = "1"
-    import triton.experimental.gluon  # noqa: F401 (a first launch would import it, and it asks for the variable)
-
-    del os.environ["TRITON_INTERPRET"]
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+import interpreting  # noqa: F401 (before the kernels)
 from sgl_kernel_sm120.index_k.store import store_keys_kernel
 from sgl_kernel_sm120.interpret import is_interpreted
 
@@ -27,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -202,6 +202,8 @@ def _main(address: str) -> None:
     while True:
         connection = listener.accept()
         if os.fork() == 0:
+            # Whatever it does by then, stopped or half built: a role does not outlive the test.
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listener._listener._socket.close()  # type: ignore[attr-defined]
             _serve(connection)

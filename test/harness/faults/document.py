@@ -97,7 +97,7 @@ def _head(count: int, good: int) -> list[str]:
         f"- where a message can reach the other side, the two ended at most {KNOWS_S:g} s apart;",
         "- the request came to what the fault allows, and where it succeeded its bytes are prefill's;",
         "- decode gave the pages of a failed request back on prefill's acknowledgement or on proof that prefill is",
-        "  gone, except where a message was lost on the way;",
+        "  gone, except where a message was lost on the way or NIXL cannot tell whether a write has ended;",
         "- the next request succeeded, with nothing restarted but what the fault had killed;",
         "- rooms, metadata, registrations, prepared descriptors, failure records, acknowledgements, control sockets,",
         "  threads and file descriptors of every process are back at what they were before;",

@@ -65,9 +65,12 @@ class Fault:
     reasons: Mapping[Side, frozenset[Reason]] = field(default_factory=dict, hash=False, compare=False)
 
     @property
-    def loses_a_message(self) -> bool:
-        """Whether a message never arrives though both sides live."""
+    def leaves_doubt(self) -> bool:
+        """Whether nothing can prove to decode that prefill's writes are over, though both sides live."""
         return False
+
+
+LOSSES = ("dropped", "corrupted", "cut off")
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,8 @@ class FrameFault(Fault):
     operation: str = ""
 
     @property
-    def loses_a_message(self) -> bool:
-        return not self.told
+    def leaves_doubt(self) -> bool:
+        return self.operation in LOSSES
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,8 @@ class NixlFault(Fault):
 
     method: str = ""
     effect: str = ""
+
+    @property
+    def leaves_doubt(self) -> bool:
+        """A write whose state NIXL cannot tell may still be running."""
+        return self.method == "check_xfer_state" and self.effect in ("PROC", "nixlUnknownError", "nixlCancelledError")

@@ -91,7 +91,8 @@ class FaultRole(Role):
         """End a failed room as a scheduler does, and return the reason it would report. Decode's pages are then held
         until :meth:`try_release`."""
         receiver = self.rooms[room]
-        reason = str(self.failure(room))
+        # Plain text: what the pipe carries is read in a process that has no reasons.
+        reason = "".join(self.failure(room))
         if self.spec.mode == "decode" and receiver.init_time is not None:
             receiver.ensure_abort_notified(force_arm=True)
             if receiver.abort_notified:

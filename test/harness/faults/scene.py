@@ -194,6 +194,7 @@ class Scene:
             self.record.untouched_s = (max(self._spared), self._spared_before)
             if max(self._spared) > self._spared_before + 1:
                 self.record.problems.append(f"a request of the other peer took {max(self._spared):.2f} s")
+        self.record.reusable = not self.record.problems
         self._check_baseline()
 
     def collect(self) -> None:
@@ -206,7 +207,7 @@ class Scene:
     def _note_release(self, request: Request) -> None:
         if request is self.request and request.released is not None:
             self.record.released = request.released, request.released_s or 0.0
-        if request.released == "timeout" and not self.cell.fault.loses_a_message:
+        if request.released == "timeout" and not self.cell.fault.leaves_doubt:
             self.record.problems.append("decode gave the pages back without a proof that nothing writes to them")
 
     def _uncollected(self) -> list[Request]:

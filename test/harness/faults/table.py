@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from harness.faults.fault import Fault, FrameFault, Must, NixlFault, Peers, Phase, Side
+from harness.faults.fault import LOSSES, Fault, FrameFault, Must, NixlFault, Peers, Phase, Side
 from sglang.srt.disaggregation.reliable.reasons import Reason
 
 SETTLED = "a connection is set up, and a configuration compared, before the first request of a pair goes on"
@@ -84,7 +84,6 @@ CONFIGURATION = tuple(
     )
 )
 
-HARMLESS = ("delayed", "duplicated", "reordered")
 OPERATIONS = {
     "dropped": "does not arrive",
     "delayed": "arrives 0.3 s later",
@@ -108,7 +107,7 @@ def _frames() -> Iterator[FrameFault]:
     for (kind, (phase, side, arrived, lost)), (operation, about) in itertools.product(
         FRAMES.items(), OPERATIONS.items()
     ):
-        arrives = operation in HARMLESS
+        arrives = operation not in LOSSES
         yield FrameFault(
             f"{kind} {operation}",
             f"the {kind} message {about}",

@@ -29,9 +29,10 @@ class End:
 
 @dataclass
 class Record:
-    """``ends``: of the first request. ``next_s``: what the next request took. ``released``: what let decode
-    give the pages of the failed room back, after how many seconds. ``baseline_s``: until everything was
-    given back. ``untouched_s``: the other peer's slowest request meanwhile, and its median before."""
+    """``ends``: of the first request. ``next_s``: what the next request took. ``released``: what let decode give the
+    pages of the failed room back, after how many seconds. ``baseline_s``: until everything was given back.
+    ``untouched_s``: the other peer's slowest request meanwhile, and its median before. ``reusable``: whether other cells
+    may use the site, since at most something was not given back."""
 
     cell: Cell
     ends: list[End] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Record:
     baseline_s: float | None = None
     untouched_s: tuple[float, float] | None = None
     problems: list[str] = field(default_factory=list)
+    reusable: bool = False
 
 
 def problems_of(end: End) -> list[str]:

@@ -1,19 +1,17 @@
 """The index-K benchmark: its formats, its recall, its verdict; and that the pages quote what was measured."""
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[3]
-sys.path.append(str(ROOT / "benchmark/kernels"))
-
 import bench_index_k
 import index_k_recall as recall
 import index_k_speed as speed
 from sgl_kernel_sm120.index_k import reference
+
+ROOT = Path(__file__).parents[3]
 
 
 def kept() -> dict[tuple[int, str, bool, str], float]:

@@ -73,7 +73,7 @@ def _queries() -> list[KernelConfig]:
         "freqs": "*fp32:16",
         "q_out": "*bf16:16",
         "weight_out": "*fp32:16",
-        "num_rows": "i32:16",
+        "num_rows": "i32",
         "q_stride": "i32:16",
         "weight_stride": "i32:16",
         "scale": "fp32",

@@ -20,7 +20,8 @@ from sgl_kernel_sm120.interpret import is_interpreted
 PAGES = 16  # pages that a program scores its rows against
 
 
-@triton.jit
+# Numbers that change from batch to batch make no variants, which would be compiled while serving.
+@triton.jit(do_not_specialize=["num_rows"])
 def prefill_logits_kernel(
     q,
     keys,

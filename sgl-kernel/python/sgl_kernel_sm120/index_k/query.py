@@ -16,7 +16,8 @@ from sgl_kernel_sm120.index_k.rotate import rope_hadamard
 from sgl_kernel_sm120.interpret import is_interpreted, to_bf16
 
 
-@triton.jit
+# Numbers that change from batch to batch make no variants, which would be compiled while serving.
+@triton.jit(do_not_specialize=["num_rows"])
 def prepare_query_kernel(
     q,
     weight,

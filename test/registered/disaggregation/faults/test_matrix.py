@@ -22,7 +22,7 @@ def test_cell(sites, records: list[Record], cell: Cell):
         raise
     finally:
         print(row(record))
-        if record.problems:
+        if not record.reusable:
             sites.discard(cell.peers)
     if record.problems:
         pytest.fail("\n".join(record.problems), pytrace=False)

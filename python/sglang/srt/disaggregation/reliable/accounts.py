@@ -80,7 +80,7 @@ class Accounts:
     def aborted_by_decode(self, room: int, reason: Reason | None) -> None:
         """Decode gave the room up, for ``reason`` if it said so; nothing happens where the room has ended."""
         if self.ledger.phase(room) is not None:
-            mine = Reason.DECODE_ABORT if reason is None else told.here(Role.DECODE, reason)
+            mine = told.abort_of_decode(reason)
             self.ledger.end(room, mine.outcome, mine)
 
     def accepted(self, room: int) -> None:

@@ -13,11 +13,7 @@ from sglang.srt.disaggregation.reliable.reasons import DEADLINE_REASON, Reason, 
 
 _PATTERNS: tuple[tuple[str, Reason], ...] = (
     (r"^Aborted by AbortReq", Reason.CLIENT_ABORT),
-    (r"^Aborted by decode-side abort|^decode aborted", Reason.DECODE_ABORT),
-    (r"writes to (this )?decode (were|are) not done", Reason.TRANSFER_TIMEOUT),
-    (r"^prefill has \d+ pages for", Reason.LENGTH_MISMATCH),
-    (r"^NIXL reports that a write to decode failed", Reason.NIXL_BACKEND),
-    (r"^prefill rejected|^prefill knows no registration", Reason.REGISTRATION_FAILED),
+    (r"^Aborted by decode-side abort", Reason.DECODE_ABORT),
     (r"[Dd]uplicate .*bootstrap room|Duplicate or cancelled", Reason.ROOM_CONFLICT),
     (r"^follow_bootstrap_room conflict", Reason.ROUTE_CONFLICT),
     (r"^Lost connection with prefill|healthy before, but now it is down", Reason.PEER_LOST),

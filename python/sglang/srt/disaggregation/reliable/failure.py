@@ -19,9 +19,13 @@ class Failure(str):
         self.reason = reason
         return self
 
-    def __getnewargs__(self) -> tuple[str, Reason]:  # type: ignore[override]
-        """For pickle: a failure may be handed to another process."""
-        return str(self), self.reason
+    def __str__(self) -> str:
+        """Itself: upstream takes the text of an error that was raised with a failure, and the reason is still there."""
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """In another process it is a text."""
+        return str, ("".join(self),)
 
 
 def failure(reason: Reason, detail: str = "") -> Failure:

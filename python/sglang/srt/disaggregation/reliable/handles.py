@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from sglang.srt.disaggregation.reliable.failure import failure
+from sglang.srt.disaggregation.reliable.nixl_errors import failure_of
+from sglang.srt.disaggregation.reliable.reasons import Reason
+
 # After an error in one transfer of a batch, its siblings get this long to end, in seconds: the room is lost anyway.
 SETTLE_S = 5.0
 # NIXL's query also drives the transfer: asked without a pause, one of milliseconds is done a third sooner. A longer one
@@ -37,9 +41,8 @@ def await_done(state_of: Callable[[Any], str], handles: Iterable[Any], timeout_s
             return
         waited = time.monotonic() - start
         if waited > timeout_s:
-            raise TransferStalledError(
-                f"{len(running)} writes to decode were not done after {timeout_s:g} s: it has stopped or is unreachable"
-            )
+            text = f"{len(running)} writes to decode were not done after {timeout_s:g} s: it hangs or is unreachable"
+            raise TransferStalledError(failure(Reason.TRANSFER_TIMEOUT, text))
         if waited > SPIN_S:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_S[1])
@@ -71,7 +74,7 @@ def _done(state_of: Callable[[Any], str], handle: Any) -> bool:
     try:
         state = state_of(handle)
     except Exception as error:
-        raise TransferError(f"NIXL lost a write to decode: {type(error).__name__}: {error}") from error
+        raise TransferError(failure_of(error)) from error
     if state == "ERR":
-        raise TransferError("NIXL reports that a write to decode failed")
+        raise TransferError(failure(Reason.NIXL_BACKEND, "NIXL reports that a write to decode failed"))
     return state == "DONE"

@@ -12,7 +12,7 @@ from sglang.srt.disaggregation.common.staging_handler import handle_staging_rsp,
 from sglang.srt.disaggregation.nixl.conn import NixlKVSender, TransferInfo
 from sglang.srt.utils.network import NetworkAddress
 
-from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.reliable import told, wire
 from sglang.srt.disaggregation.reliable.answers import wanted_end
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.failure import failure
@@ -151,7 +151,9 @@ class PrefillControl:
             self._manager.accounts.aborted_by_decode(room, message.reason)
             self._manager._handle_abort_notification(frames)
             if not known and self._ended.dig_up(room, time.monotonic()) is None:
-                self._doomed.bury(room, "decode aborted the room before prefill began it", time.monotonic())
+                reason = told.abort_of_decode(message.reason)
+                detail = "decode aborted the room before prefill began it"
+                self._doomed.bury(room, failure(reason, detail), time.monotonic())
         return "handled" if known else "stale"
 
     def _fail(self, room: int, reason: str) -> None:

@@ -37,6 +37,11 @@ SHARED = frozenset(
 )
 
 
+def abort_of_decode(reason: Reason | None) -> Reason:
+    """What a room ends with on prefill that decode gave up; None where decode does not say why."""
+    return Reason.DECODE_ABORT if reason is None else here(Role.DECODE, reason)
+
+
 def here(told_by: Role, reason: Reason) -> Reason:
     """What a room ends with on this side when ``told_by``, the other role, ended it there with ``reason``."""
     if reason in SHARED:

@@ -1,3 +1,5 @@
+import pickle
+
 from sglang.srt.disaggregation.common.conn import KVTransferError
 
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
@@ -21,3 +23,20 @@ def test_the_reason_survives_the_way_through_upstream():
     assert isinstance(error.failure_reason, Failure)
     assert error.failure_reason.reason is Reason.NIXL_BACKEND
     assert "nixl_backend: x" in str(error)
+
+
+def test_the_reason_survives_upstreams_text_of_an_error():
+    """Its transfer worker concludes a room with ``str(error)``."""
+    text = str(RuntimeError(failure(Reason.TRANSFER_TIMEOUT, "x")))
+    assert isinstance(text, Failure)
+    assert text.reason is Reason.TRANSFER_TIMEOUT
+
+
+def test_it_joins_other_texts_as_a_text():
+    assert f"{failure(Reason.PEER_LOST, 'x')}." == "peer_lost: x."
+
+
+def test_it_reaches_another_process_as_a_text():
+    there = pickle.loads(pickle.dumps(failure(Reason.PEER_LOST, "x")))
+    assert there == "peer_lost: x"
+    assert type(there) is str

@@ -151,9 +151,7 @@ def test_a_rank_that_only_holds_for_another_waits_for_nobody():
 def test_the_pool_is_torn_down():
     manager = Manager()
     held(Queue(), manager, NOBODY)
-    queue = SimpleNamespace(
-        scheduler=SimpleNamespace(disagg_decode_prealloc_queue=SimpleNamespace(kv_manager=manager))
-    )
+    queue = SimpleNamespace(scheduler=SimpleNamespace(disagg_decode_prealloc_queue=SimpleNamespace(kv_manager=manager)))
     holding.forget(None, queue)
     assert manager.quarantine.counts().pages == 0
 

@@ -34,3 +34,15 @@ def test_no_end_becomes_a_success_and_no_failure_an_abort(by):
             assert here.outcome in (reason.outcome, Outcome.FAILED)
             # Whatever it is, the client may retry it here where that helped there.
             assert here.http_status == reason.http_status or reason not in told.SHARED
+
+
+@pytest.mark.parametrize(
+    ("reason", "here"),
+    [
+        (None, Reason.DECODE_ABORT),
+        (Reason.CLIENT_ABORT, Reason.DECODE_ABORT),
+        (Reason.AUX_MISSING, Reason.AUX_MISSING),
+    ],
+)
+def test_a_decode_that_gives_a_room_up_need_not_say_why(reason, here):
+    assert told.abort_of_decode(reason) is here

@@ -1,0 +1,75 @@
+"""A rank's own HTTP port on loopback, answered by threads that do not need the scheduler."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from sglang.srt.disaggregation.reliable.control import Supervisor
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+THREAD = "endpoint"
+
+Answer = Callable[[], dict[str, Any]]
+
+
+class Endpoint:
+    """``routes``: what answers a GET of each path, a JSON object; may be added to at any time.
+
+    ``port`` is chosen by the system. The thread that accepts is restarted where it dies.
+    """
+
+    def __init__(self) -> None:
+        self.routes: dict[str, Answer] = {}
+        self.supervisor = Supervisor()
+        self._server = _Server((LOOPBACK, 0), _handler(self.routes))
+        self.port: int = self._server.server_address[1]
+
+    def start(self) -> None:
+        # Nobody shuts it down: it need not wake up to ask whether it should.
+        self.supervisor.start(THREAD, lambda: self._server.serve_forever(poll_interval=3600))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Many may ask at once, while this process is kept from answering.
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.warning("a request to a rank's endpoint broke off", exc_info=True)
+
+
+def _handler(routes: dict[str, Answer]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        # A client that connects and says nothing must not keep a thread.
+        timeout = 10
+
+        def do_GET(self) -> None:
+            answer = routes.get(self.path)
+            if answer is None:
+                self._say(HTTPStatus.NOT_FOUND, {"error": f"no such path; there are {', '.join(sorted(routes))}"})
+                return
+            try:
+                self._say(HTTPStatus.OK, answer())
+            except Exception as error:
+                self._say(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"})
+                raise
+
+        def _say(self, status: HTTPStatus, body: dict[str, Any]) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """A line for each probe would drown the log."""
+
+    return Handler

@@ -1,0 +1,261 @@
+"""Real prefill and decode servers, each started, signalled and replaced on its own; no supervisor stops the others.
+
+with Fleet(folder, model, decodes=2) as fleet:
+    answer = fleet.hand_over(ids)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import zmq
+
+from harness.faults import signals
+from harness.servers import READY_TIMEOUT_S, free_port, get, runs
+from sglang_pd.cluster import ports
+from sglang_pd.cluster.preload_launcher import PreloadLauncher
+
+HOST = "127.0.0.1"
+# On one host UCX would complete a write by shared memory within the call that posts it; a fault needs time to meet it.
+TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
+UPSTREAM = {"SGLANG_PD_RELIABLE": "0"}
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A server's answer to one request. ``status`` is None where it broke off; ``seconds`` from its sending to the
+    monotonic time ``at``."""
+
+    status: int | None
+    text: str
+    seconds: float
+    at: float
+
+    @property
+    def output_ids(self) -> list[int]:
+        return json.loads(self.text)["output_ids"]
+
+
+def ask(url: str, body: Mapping[str, Any], timeout: float = 120) -> Answer:
+    """POST; an answer in any case, unless nobody answers within ``timeout`` seconds: ``TimeoutError``."""
+    start = time.monotonic()
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    status: int | None
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            status, text = answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        status, text = error.code, error.read().decode()
+    except TimeoutError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        status, text = None, f"{type(error).__name__}: {error}"
+    end = time.monotonic()
+    return Answer(status, text, end - start, end)
+
+
+@dataclass
+class Server:
+    """One running server. ``flags`` and ``env`` are what it is started with again by :meth:`Fleet.replace`."""
+
+    name: str
+    role: str
+    port: int
+    bootstrap_port: int | None
+    log: Path
+    flags: tuple[str, ...]
+    env: dict[str, str]
+    pid: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The server and its helpers, of those that run."""
+        try:
+            main = psutil.Process(self.pid)
+            return [one for one in (main, *main.children(recursive=True)) if runs(one)]
+        except psutil.NoSuchProcess:
+            return []
+
+    @property
+    def schedulers(self) -> list[psutil.Process]:
+        return [one for one in self.processes if one.cmdline()[0].startswith("sglang::scheduler")]
+
+    def ready(self, timeout: float = 10) -> tuple[int | None, dict[str, Any]]:
+        """Status and body of ``/pd/ready``; (None, {}) where nobody answers."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/pd/ready", timeout=timeout) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            return error.code, json.loads(text) if error.headers.get_content_type() == "application/json" else {}
+        except (OSError, http.client.HTTPException):
+            return None, {}
+
+    def rank_address(self, rank: int = 0) -> tuple[str, int]:
+        """Where a prefill rank hears its control messages; its bootstrap server tells."""
+        query = f"prefill_dp_rank=0&prefill_cp_rank=0&target_tp_rank={rank}&target_pp_rank=0"
+        found = get(f"http://{HOST}:{self.bootstrap_port}/route?{query}")
+        return found["rank_ip"], int(found["rank_port"])
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    def read_log(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def failed_rooms(self) -> list[str]:
+        """Its lines of failed rooms so far."""
+        return re.findall(r"PD room failed: .*", self.read_log())
+
+    def cpu_seconds(self) -> float:
+        return sum(sum(one.cpu_times()[:2]) for one in self.processes)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Any:
+        """Every process of it stands still."""
+        with contextlib.ExitStack() as stack:
+            for one in self.processes:
+                stack.enter_context(signals.stopped(one.pid))
+            yield
+
+
+@dataclass
+class Fleet:
+    """``prefills`` and ``decodes`` servers of ``model``, forked from one preload process; all of them ready on entry.
+
+    ``flags`` go to every server, ``env`` is added to the environment of every one. Raises ``AssertionError`` where one
+    does not get ready.
+    """
+
+    folder: Path
+    model: Path
+    prefills: int = 1
+    decodes: int = 1
+    flags: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    servers: list[Server] = field(default_factory=list)
+
+    def __enter__(self) -> Fleet:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._launcher = PreloadLauncher(self.folder / "preload.log")
+        self._dice = random.Random(1)
+        try:
+            for role, count in (("prefill", self.prefills), ("decode", self.decodes)):
+                for number in range(count):
+                    bootstrap = free_port() if role == "prefill" else None
+                    log = self.folder / f"{role}-{number}.log"
+                    port = ports.PortPicker({one.port for one in self.servers}).pick_server()
+                    server = Server(f"{role}-{number}", role, port, bootstrap, log, self.flags, dict(self.env))
+                    self.servers.append(server)
+                    self.start(server)
+            for server in self.servers:
+                self.wait_ready(server)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for server in self.servers:
+            self.kill(server)
+        self._launcher.close()
+
+    @property
+    def prefill(self) -> Server:
+        return self.servers[0]
+
+    @property
+    def decode(self) -> Server:
+        return self.servers[self.prefills]
+
+    @property
+    def decode_servers(self) -> list[Server]:
+        return self.servers[self.prefills :]
+
+    def start(self, server: Server) -> None:
+        argv = ["-m", "sglang.launch_server", "--model-path", str(self.model), "--host", HOST]
+        argv += ["--port", str(server.port), "--disaggregation-mode", server.role]
+        argv += ["--disaggregation-transfer-backend", "nixl"]
+        if server.bootstrap_port is not None:
+            argv += ["--disaggregation-bootstrap-port", str(server.bootstrap_port)]
+        argv += server.flags
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._launcher.can_start(argv):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        server.pid = self._launcher.start(server.name, argv, server.log, server.env)
+
+    def wait_ready(self, server: Server) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while server.ready()[0] != 200:
+            how = self._launcher.ended(server.pid)
+            assert how is None, f"{server.name} ended: {how}\n{server.read_log()[-3000:]}"
+            assert time.monotonic() < deadline, f"{server.name} is not ready\n{server.read_log()[-3000:]}"
+            time.sleep(0.1)
+
+    def kill(self, server: Server) -> None:
+        """Every process of it, at once; nothing of it is left when this returns."""
+        left = server.processes
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(server.pid, signal.SIGKILL)
+        for one in left:
+            signals.kill(one.pid)
+
+    def replace(self, server: Server, flags: tuple[str, ...] | None = None) -> None:
+        """A new server in place of this one, which may have ended, on the same ports."""
+        self.kill(server)
+        if flags is not None:
+            server.flags = flags
+        self.start(server)
+        self.wait_ready(server)
+
+    def room(self) -> dict[str, Any]:
+        """What a gateway adds to a request: a new room, and where prefill is."""
+        room = self._dice.getrandbits(62)
+        return {"bootstrap_host": HOST, "bootstrap_port": self.prefill.bootstrap_port, "bootstrap_room": room}
+
+    def both(
+        self, body: Mapping[str, Any], path: str = "/generate", decode: Server | None = None, timeout: float = 120
+    ) -> dict[str, Answer]:
+        """One request to both servers at once, as a gateway sends it; nobody retries. The answers by role."""
+        body = {**body, **self.room()}
+        targets = {"prefill": self.prefill, "decode": decode or self.decode}
+        with ThreadPoolExecutor(2) as pool:
+            asked = {role: pool.submit(ask, server.url + path, body, timeout) for role, server in targets.items()}
+        return {role: one.result() for role, one in asked.items()}
+
+
+def foreign_frame(address: tuple[str, int]) -> None:
+    """One ZMQ message that is none of the protocol, delivered when this returns."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+        # Without it a message to a peer that is not connected yet would wait, and closing would wait for that.
+        socket.setsockopt(zmq.LINGER, int(PATIENCE_S * 1000))
+        socket.connect("tcp://{}:{}".format(*address))
+        socket.send_multipart([b"GET / HTTP/1.1"])
+
+
+def generation(ids: list[int], new_tokens: int = 8, **more: Any) -> dict[str, Any]:
+    """The body of a greedy ``/generate``."""
+    sampling = {"max_new_tokens": new_tokens, "temperature": 0, "ignore_eos": True}
+    return {"input_ids": ids, "sampling_params": sampling, **more}
