@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Results = Mapping[str, Mapping[str, Any]]
@@ -72,7 +72,7 @@ def _idle(of: list[Mapping[str, float]]) -> dict[str, str]:
     }
 
 
-ROWS = {
+ROWS: Mapping[str, Callable[[Any], dict[str, str]]] = {
     "foreign-frame": _foreign,
     "prefill-abort": _prefill_abort,
     "hung-decode": _hung_decode,

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.fleet import Answer, Fleet, Server, ask, foreign_frame, generation
+from harness.fleet import Answer, Fleet, Server, ask, foreign_message, generation
 
 PROMPT_TOKENS = 256
 LONG_PROMPT_TOKENS = 3000
 ROOMS_IN_FLIGHT = 8
-PROBES = 12
+PROBES = 20
 PROBE_EVERY_S = 0.5
 # From the signal that stops a decode until its requests' prompts are computed: the rest is the fault's own doing.
 SETTLE_S = 8.0
@@ -75,7 +75,7 @@ def one(fleet: Fleet, dice: random.Random, decode: Server | None = None) -> Answ
 def foreign(fleet: Fleet, dice: random.Random) -> dict[str, Any]:
     """One frame of foreign traffic at a prefill rank's control port."""
     before = Seen.of(one(fleet, dice))
-    foreign_frame(fleet.prefill.rank_address())
+    foreign_message(fleet.prefill.rank_address(), b"GET / HTTP/1.1")
     time.sleep(1)
     after = Seen.of(one(fleet, dice))
     return {"before": asdict(before), "next": asdict(after), "ready": fleet.prefill.ready()[0]}

@@ -53,8 +53,6 @@ class LoadRole(Background, Role):
     spec: LoadSpec
 
     def __init__(self, spec: LoadSpec) -> None:
-        if spec.environment.get("SGLANG_PD_RELIABLE") == "0":
-            spin_as_upstream_does()
         super().__init__(spec)
         self._slots = spec.cell.slots(spec.mode == "decode")
         self._stamps = stamps(self._slots, spec.pages)
@@ -200,14 +198,3 @@ def _reason(end: Any) -> str:
         return str(error.failure_reason)
     return "no reason is known"
 
-
-def spin_as_upstream_does() -> None:
-    """Leave NIXL's progress thread in this process as stock upstream has it; call it before the manager is built.
-
-    Our hook on a CPU declares the memory kind, without which upstream cannot run here at all, and it also gives the
-    thread a delay, whichever classes are chosen. Raises ``AttributeError`` where the hook does that elsewhere.
-    """
-    from sglang.srt.disaggregation.reliable import progress
-
-    _ = progress.wait_for_events
-    progress.wait_for_events = lambda *args, **kwargs: None

@@ -59,8 +59,8 @@ async def ask(role: str, bootstrap: str | None, server: Sequence[str]) -> tuple[
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         asked = [_ask_rank(session, rank) for rank in ranks.announced(ranks.folder())]
-        bootstraps, *heard = await asyncio.gather(_ask_bootstrap(session, bootstrap), *asked)
-    return verdict(role, [*server, *bootstraps], heard)
+        problems, heard = await asyncio.gather(_ask_bootstrap(session, bootstrap), asyncio.gather(*asked))
+    return verdict(role, [*server, *problems], heard)
 
 
 async def _ask_rank(session: Any, rank: Rank) -> Heard:

@@ -12,11 +12,16 @@ import json
 import os
 import random
 import re
+import select
 import signal
+import socket
+import subprocess
+import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +32,9 @@ import zmq
 
 from harness.faults import signals
 from harness.servers import READY_TIMEOUT_S, free_port, get, runs
-from sglang_pd.cluster import ports
+from sglang_pd.cluster import ports, probe
 from sglang_pd.cluster.preload_launcher import PreloadLauncher
+from sglang_pd.ready import PATH
 
 HOST = "127.0.0.1"
 # On one host UCX would complete a write by shared memory within the call that posts it; a fault needs time to meet it.
@@ -103,7 +109,7 @@ class Server:
     def ready(self, timeout: float = 10) -> tuple[int | None, dict[str, Any]]:
         """Status and body of ``/pd/ready``; (None, {}) where nobody answers."""
         try:
-            with urllib.request.urlopen(f"{self.url}/pd/ready", timeout=timeout) as answer:
+            with urllib.request.urlopen(self.url + PATH, timeout=timeout) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             text = error.read()
@@ -132,7 +138,7 @@ class Server:
         return sum(sum(one.cpu_times()[:2]) for one in self.processes)
 
     @contextlib.contextmanager
-    def stopped(self) -> Any:
+    def stopped(self) -> Iterator[None]:
         """Every process of it stands still."""
         with contextlib.ExitStack() as stack:
             for one in self.processes:
@@ -160,12 +166,13 @@ class Fleet:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._launcher = PreloadLauncher(self.folder / "preload.log")
         self._dice = random.Random(1)
+        self._ports = ports.PortPicker()
         try:
             for role, count in (("prefill", self.prefills), ("decode", self.decodes)):
                 for number in range(count):
                     bootstrap = free_port() if role == "prefill" else None
                     log = self.folder / f"{role}-{number}.log"
-                    port = ports.PortPicker({one.port for one in self.servers}).pick_server()
+                    port = self._ports.pick_server()
                     server = Server(f"{role}-{number}", role, port, bootstrap, log, self.flags, dict(self.env))
                     self.servers.append(server)
                     self.start(server)
@@ -216,6 +223,8 @@ class Fleet:
 
     def kill(self, server: Server) -> None:
         """Every process of it, at once; nothing of it is left when this returns."""
+        if not server.pid:  # never started
+            return
         left = server.processes
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(server.pid, signal.SIGKILL)
@@ -229,6 +238,30 @@ class Fleet:
             server.flags = flags
         self.start(server)
         self.wait_ready(server)
+
+    @contextlib.contextmanager
+    def gateway(self, *flags: str) -> Iterator[str]:
+        """The gateway before all of them, which asks each for its readiness every second; yields its URL once it knows
+        every server."""
+        port, log = self._ports.pick(), self.folder / "gateway.log"
+        argv = [sys.executable, "-m", "smg", "launch", "--pd-disaggregation", "--host", HOST, "--port", str(port)]
+        argv += ["--prometheus-host", HOST, "--prometheus-port", str(self._ports.pick())]
+        argv += ["--health-check-endpoint", PATH, "--health-check-interval-secs", "1"]
+        argv += ["--worker-startup-check-interval", "1", *flags]
+        for one in self.servers:
+            argv += [f"--{one.role}", one.url, *([str(one.bootstrap_port)] if one.bootstrap_port else [])]
+        with log.open("wb") as output:
+            gateway = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while (known := probe.workers(port)) is None or len(known["workers"]) < len(self.servers):
+                assert gateway.poll() is None, log.read_text()[-3000:]
+                assert time.monotonic() < deadline, f"{known}\n{log.read_text()[-3000:]}"
+                time.sleep(0.1)
+            yield f"http://{HOST}:{port}"
+        finally:
+            gateway.kill()
+            gateway.wait()
 
     def room(self) -> dict[str, Any]:
         """What a gateway adds to a request: a new room, and where prefill is."""
@@ -246,13 +279,32 @@ class Fleet:
         return {role: one.result() for role, one in asked.items()}
 
 
-def foreign_frame(address: tuple[str, int]) -> None:
-    """One ZMQ message that is none of the protocol, delivered when this returns."""
-    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
-        # Without it a message to a peer that is not connected yet would wait, and closing would wait for that.
-        socket.setsockopt(zmq.LINGER, int(PATIENCE_S * 1000))
-        socket.connect("tcp://{}:{}".format(*address))
-        socket.send_multipart([b"GET / HTTP/1.1"])
+def leave(url: str, body: Mapping[str, Any], when: Callable[[bytes], bool]) -> bytes:
+    """POST, and go away without a word once ``when`` holds of what was received so far; returns that.
+
+    ``when`` is asked at once, after every piece, and every 10 ms. Raises ``AssertionError`` where the server closes
+    first.
+    """
+    parts = urllib.parse.urlsplit(url)
+    text = json.dumps(body).encode()
+    head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((parts.hostname or HOST, parts.port or 80), timeout=PATIENCE_S) as connection:
+        connection.sendall(f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text)
+        received = b""
+        while not when(received):
+            if select.select([connection], [], [], 0.01)[0]:
+                piece = connection.recv(65536)
+                assert piece, f"the server closed the connection: {received!r}"
+                received += piece
+    return received
+
+
+def foreign_message(address: tuple[str, int], *frames: bytes) -> None:
+    """One ZMQ message that is none of the protocol; it has left when this returns."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as sender:
+        sender.setsockopt(zmq.LINGER, int(PATIENCE_S * 1000))
+        sender.connect("tcp://{}:{}".format(*address))
+        sender.send_multipart(list(frames))
 
 
 def generation(ids: list[int], new_tokens: int = 8, **more: Any) -> dict[str, Any]:

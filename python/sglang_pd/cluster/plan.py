@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sglang_pd import ready
 from sglang_pd.cluster.gpus import assign
 from sglang_pd.cluster.ports import PortPicker, gateway_port
 from sglang_pd.errors import UserError
@@ -25,6 +26,10 @@ GATEWAY_POLICY = ("--policy", "cache_aware", "--decode-policy", "least_load")
 # Without it the gateway logs two warnings a second for every server that is still loading.
 GATEWAY_LOG = "warn,wfaas=error"
 GATEWAY_DRAIN_S = 5
+# A server's own word on its KV path, which its /health knows nothing of; it costs no generation, so it is asked often.
+GATEWAY_HEALTH = ("--health-check-endpoint", ready.PATH, "--health-check-interval-secs", "5")
+# With several of them upstream's HTTP workers load no plugins, and so have no such path.
+TOKENIZER_WORKERS = "--tokenizer-worker-num"
 
 # Flags that say where a server listens and what it is: chosen here, so that gateway and servers agree.
 _OURS = (
@@ -219,6 +224,9 @@ def _gateway(spec: ClusterSpec, servers: list[ProcessSpec], port: int, metrics_p
         "--worker-startup-timeout-secs",
         str(int(spec.startup_timeout_s) + 60),
     ]
+    flags = [*spec.server_args, *spec.prefill_args, *spec.decode_args]
+    if TOKENIZER_WORKERS not in map(_flag, flags):
+        argv += GATEWAY_HEALTH
     argv += ["--shutdown-grace-period-secs", str(GATEWAY_DRAIN_S), "--log-level", "warn", *GATEWAY_POLICY]
     env = {"RUST_LOG": spec.gateway_log}
     return ProcessSpec("gateway", "gateway", (*argv, *spec.gateway_args), port, None, (metrics_port,), env)
@@ -228,6 +236,10 @@ def _check_server_args(args: tuple[str, ...]) -> None:
     if args and not args[0].startswith("-"):
         raise UserError(f"unexpected argument {args[0]!r}; flags for the servers come after --, for example: -- --tp 2")
     for arg in args:
-        flag = arg.partition("=")[0].replace("_", "-")
-        if flag in _OURS:
+        if (flag := _flag(arg)) in _OURS:
             raise UserError(f"{flag} cannot be given to the servers: sglang-pd up chooses it (--model, --port, --name)")
+
+
+def _flag(arg: str) -> str:
+    """The flag that an argument is, in upstream's spelling."""
+    return arg.partition("=")[0].replace("_", "-")

@@ -10,7 +10,7 @@ from harness.faults import frames
 from harness.faults.fault import FrameFault, NixlFault, Phase, Side
 from harness.faults.nixl_calls import ERRORS, Answer, Delay, Effect, Raise
 from harness.faults.scene import Scene
-from harness.faults.site import DEADLINES_S, HEARTBEAT_S, address
+from harness.faults.site import DEADLINES_S, HEARTBEAT_S, MISSES, address
 from harness.faults.table import FAULTS
 from harness.managers import FAILED, SUCCESS, send_frames
 
@@ -48,7 +48,7 @@ def replaced_after_a_heartbeat(scene: Scene) -> None:
     scene.strike()
     scene.kill()
     scene.finish()
-    deadline = time.monotonic() + 3 * HEARTBEAT_S
+    deadline = time.monotonic() + (MISSES + 2) * HEARTBEAT_S
     while any(decode.call("prefills") for decode in scene.site.decodes):
         assert time.monotonic() < deadline, "decode's heartbeat did not fail"
         time.sleep(0.01)

@@ -165,7 +165,7 @@ class Scene:
     def _step(self) -> None:
         for request in self.requests:
             request.step()
-        if self.cell.spares_a_peer and self.side not in self.request.still - {Side.DECODE}:
+        if self.cell.spares_a_peer:
             try:
                 self._spared.append(self.site.transfer(self.site.decodes[1]))
             except AssertionError as error:

@@ -31,7 +31,7 @@ class End:
 class Record:
     """``ends``: of the first request. ``next_s``: what the next request took. ``released``: what let decode give the
     pages of the failed room back, after how many seconds. ``baseline_s``: until everything was given back.
-    ``untouched_s``: the other peer's slowest request meanwhile, and its median before. ``reusable``: whether other cells
+    ``untouched_s``: the other peer's slowest request meanwhile, and its median before. ``reusable``: whether others
     may use the site, since at most something was not given back."""
 
     cell: Cell

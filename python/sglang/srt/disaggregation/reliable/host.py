@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.disaggregation.reliable import progress
+from sglang_pd.environ import envs
 
 
 def prepare(manager: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
     """BEFORE hook on ``NixlKVManager.__init__`` of a CPU server; ``args`` is upstream's ``KVArgs``."""
     declare_host_memory(args)
-    # Prefill, decode and their computing threads share the machine's cores: a spinning thread takes one of them away.
-    progress.wait_for_events()
+    if envs.SGLANG_PD_RELIABLE.get():
+        # Prefill, decode and their computing threads share the machine's cores: a spinning thread takes one of them.
+        progress.wait_for_events()
+        progress.use_no_workers()
 
 
 def declare_host_memory(args: Any) -> None:

@@ -18,10 +18,12 @@ IDLE_S = 60.0
 
 
 class Inbox(Generic[T]):
-    """What comes for one lane, in order."""
+    """What comes for one lane, in order. ``stopped``: no more is expected."""
 
     def __init__(self) -> None:
+        self.stopped = False
         self._items: list[T] = []
+        self._rung = False
         self._filled = threading.Condition()
 
     def __len__(self) -> int:
@@ -32,11 +34,18 @@ class Inbox(Generic[T]):
             self._items.append(item)
             self._filled.notify()
 
-    def take(self, timeout_s: float) -> list[T]:
-        """Everything that came; where that is nothing, waits for something, at most ``timeout_s`` seconds."""
+    def stop(self) -> None:
         with self._filled:
-            if not self._items and timeout_s > 0:
-                self._filled.wait(timeout_s)
+            self.stopped = self._rung = True
+            self._filled.notify()
+
+    def take(self, timeout_s: float) -> list[T]:
+        """Everything that came; where that is nothing, waits for something, or to be stopped, at most ``timeout_s``
+        seconds."""
+        with self._filled:
+            if timeout_s > 0:
+                self._filled.wait_for(lambda: self._items or self._rung, timeout_s)
+            self._rung = False
             items, self._items = self._items, []
             return items
 
@@ -45,8 +54,8 @@ class Lanes(Generic[T]):
     """One lane for each set of peers, opened when something comes for it.
 
     ``work(peers, inbox, closed)`` is a lane's life: it takes from the inbox until ``closed()``, which it asks when it
-    has been idle for :data:`IDLE_S` and which is True unless something came meanwhile. Where it raises, it is started
-    again.
+    has been idle for :data:`IDLE_S`, or was stopped, and which is True unless something came meanwhile. Where it
+    raises, it is started again.
     """
 
     def __init__(self, work: Callable[[Peers, Inbox[T], Callable[[], bool]], None]) -> None:
@@ -65,6 +74,13 @@ class Lanes(Generic[T]):
                 name = f"transfer-{min(peers, default='none')[:8]}"
                 threading.Thread(target=self._run, args=(peers, inbox), name=name, daemon=True).start()
             inbox.put(item)
+
+    def stop(self, peer: str) -> None:
+        """The peer is gone: its lanes end when they have nothing left to do."""
+        with self._lock:
+            for peers, inbox in self._inboxes.items():
+                if peer in peers:
+                    inbox.stop()
 
     def _run(self, peers: Peers, inbox: Inbox[T]) -> None:
         while True:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.disaggregation.reliable import answers
-from sglang.srt.disaggregation.reliable.prefill import ReliableKVSender
 from sglang.srt.disaggregation.reliable.receiver import ReliableKVReceiver
+from sglang.srt.disaggregation.reliable.sender import ReliableKVSender
 
 
 def name_decode_room(decode_req: Any, queue: Any, req: Any, *args: Any, **kwargs: Any) -> None:

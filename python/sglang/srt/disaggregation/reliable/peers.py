@@ -39,7 +39,7 @@ class Peers:
             # NIXL's and upstream's errors have no common base. Whatever it is, it is this peer's alone.
             logger.exception("decode %s at %s is not taken in", message.agent, message.sender)
             manager.decode_kv_args_table.pop(message.agent, None)
-            manager.transport.links.forget(message.agent)
+            manager.transport.forget(message.agent)
             transport = type(error).__name__.startswith("nixl")
             reason = Reason.REGISTRATION_FAILED if transport else Reason.PEER_INCOMPATIBLE
             self._refused[message.agent] = failure(reason, f"prefill refused this decode's registration: {error}")
@@ -73,7 +73,7 @@ class Peers:
         """Give back everything that is kept for these."""
         for agent in agents:
             self._manager.decode_kv_args_table.pop(agent, None)
-            self._manager.transport.links.forget(agent)
+            self._manager.transport.forget(agent)
             self._protocols.pop(agent, None)
             self._refused.pop(agent, None)
 

@@ -1,4 +1,4 @@
-"""Prefill's side of the control plane, and the sender that tells decode how its room ended."""
+"""Prefill's side of the control plane."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.staging_handler import handle_staging_rsp, handle_watermark_msg
-from sglang.srt.disaggregation.nixl.conn import NixlKVSender, TransferInfo
+from sglang.srt.disaggregation.nixl.conn import TransferInfo
 from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable import told, wire
-from sglang.srt.disaggregation.reliable.answers import wanted_end
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.failure import failure
 from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError
@@ -27,8 +26,9 @@ logger = logging.getLogger(__name__)
 class PrefillControl:
     """Acts on what decode ranks send to this prefill rank; ``manager`` is its ``ReliableKVManager``.
 
-    A room has ended when its sender gave it up. Decode is told at once where that is known to be safe: its pages count
-    as free from then on, so not while a write to them may be in flight.
+    A room has ended when its sender gave it up. Decode is told at once: it holds the room's pages until our
+    acknowledgement, which comes when nothing of it is in flight. Only where upstream's deferred release is switched off
+    the pages count as free from then on, and the message waits instead.
     """
 
     thread: ClassVar[str] = "prefill-control"
@@ -85,9 +85,8 @@ class PrefillControl:
         self.drained(room)
 
     def drained(self, room: int) -> None:
-        """Tell decode about the room if it has ended and nothing of it is in flight."""
+        """Tell decode about the room if it has ended; upstream calls this whenever its writes may be over."""
         manager = self._manager
-        # Decode keeps the pages of a failed room until our acknowledgement, unless that was switched off.
         if manager._staging_outstanding.get(room, 0) > 0 and not manager.enable_deferred_decode_kv_release:
             return
         reason, targets = self._untold.pop(room, ("", []))
@@ -175,65 +174,3 @@ class PrefillControl:
         self._manager.send_kv_status_message(
             targets=targets, bootstrap_room=room, status=KVPoll.Failed, failure_reason=reason
         )
-
-
-class ReliableKVSender(NixlKVSender):
-    """Tells decode whenever prefill gives the room up, in whatever phase."""
-
-    # Set by :mod:`~.naming` right after the scheduler made the sender.
-    req: Any = None
-
-    def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int, *args: Any, **kwargs: Any) -> None:
-        self._gave_up = self._cleared = self._reporting = False
-        doomed = mgr.prefill.opened(bootstrap_room)
-        super().__init__(mgr, bootstrap_addr, bootstrap_room, *args, **kwargs)
-        if doomed is not None:
-            mgr.record_failure(bootstrap_room, doomed)
-            mgr.update_status(bootstrap_room, KVPoll.Failed)
-
-    def send(self, kv_indices: Any, *args: Any, **kwargs: Any) -> None:
-        self.kv_mgr.accounts.sized(self.bootstrap_room, len(kv_indices), self.kv_mgr.page_bytes)
-        super().send(kv_indices, *args, **kwargs)
-
-    def abort(self) -> None:
-        """Upstream's scheduler calls this for whatever ends a request early, not only for a client's wish."""
-        reason = failure(wanted_end(self.req), "prefill aborted the request")
-        if not self._cleared:
-            self.kv_mgr.accounts.failed(self.bootstrap_room, reason)
-        super().abort()
-        if not self._cleared:
-            self.kv_mgr.record_failure(self.bootstrap_room, reason)
-        self._give_up(reason)
-
-    def _check_bootstrap_timeout(self) -> Any:
-        status = super()._check_bootstrap_timeout()
-        if status == KVPoll.Failed:
-            self._give_up(failure(Reason.METADATA_TIMEOUT, "prefill waited too long for the metadata of the room"))
-        return status
-
-    def clear(self) -> None:
-        """The scheduler is done with the room. It may say so twice, and the number may be another room's by then."""
-        if self._cleared:
-            return
-        text = self.kv_mgr.failure_records.get(self.bootstrap_room)
-        if KVPoll.Failed in (self.conclude_state, self.kv_mgr.request_status.get(self.bootstrap_room)):
-            self._give_up(text or failure(Reason.OTHER_RANK_FAILED))
-        if self.conclude_state == KVPoll.Success:
-            # The thread that set the status is about to say the same.
-            self.kv_mgr.accounts.status(self.bootstrap_room, KVPoll.Success)
-        else:
-            self.kv_mgr.accounts.failed(self.bootstrap_room, text)
-        super().clear()
-        self._cleared = True
-        if not self._reporting:
-            # Upstream would take it for the failure of the next room of this number.
-            self.kv_mgr.forget_failure(self.bootstrap_room)
-
-    def failure_exception(self) -> None:
-        self._reporting = True
-        super().failure_exception()
-
-    def _give_up(self, reason: str) -> None:
-        if not self._gave_up:
-            self._gave_up = True
-            self.kv_mgr.prefill.ended(self.bootstrap_room, reason)

@@ -1,8 +1,10 @@
-"""NIXL's progress thread, which drives transfers in the background."""
+"""NIXL's own threads: the one that drives transfers in the background, and its workers."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from sglang_pd import environ
 
 # NIXL 1.5.1's Python binding fixes the delay at 0, and the thread then spins: a core per agent, idle or not. With any
 # delay it waits for events instead (measured idle: 0.07 s of CPU in 3 s, against 2.98 s).
@@ -25,3 +27,13 @@ def wait_for_events(delay_us: int = DELAY_US) -> None:
         pthrDelay = property(base.pthrDelay.__get__, lambda self, value: base.pthrDelay.__set__(self, delay_us))
 
     binding.nixlAgentConfig = PatientConfig
+
+
+def use_no_workers() -> None:
+    """Have NIXL post from the thread that asks it to, where the user chose no number of workers.
+
+    Upstream gives prefill 8, each with a connection of its own to every decode. On one machine they compete for its
+    cores (16 rooms of 64 pages over TCP: twice as fast without), and one that has nothing to do never closes the
+    connections of a decode that is gone: 8 sockets leak each time.
+    """
+    environ.set_default("SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS", '{"num_threads": "0"}')

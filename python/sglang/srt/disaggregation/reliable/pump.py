@@ -91,7 +91,7 @@ class Pump:
         """Work until nothing has come for a while."""
         while True:
             busy = bool(self._queued or self._flying or self._stalled)
-            came = inbox.take(self._pause() if busy else IDLE_S)
+            came = inbox.take(self._pause() if busy else 0.0 if inbox.stopped else IDLE_S)
             if not busy and not came and closed():
                 return
             self.queue(came)

@@ -19,8 +19,8 @@ def choose_kv_class(original: Callable[..., Any], transfer_backend: Any, class_t
     if transfer_backend != TransferBackend.NIXL:
         return upstream
     from sglang.srt.disaggregation.reliable.manager import ReliableKVManager
-    from sglang.srt.disaggregation.reliable.prefill import ReliableKVSender
     from sglang.srt.disaggregation.reliable.receiver import ReliableKVReceiver
+    from sglang.srt.disaggregation.reliable.sender import ReliableKVSender
 
     ours: dict[Any, type] = {
         KVClassType.MANAGER: ReliableKVManager,

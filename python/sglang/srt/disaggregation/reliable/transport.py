@@ -127,6 +127,11 @@ class Transport:
     def drop(self, send: Send) -> None:
         self._manager._maybe_ack_drained_abort(send.room)
 
+    def forget(self, agent: str) -> None:
+        """A decode is gone: give back everything that was kept for it."""
+        self.links.forget(agent)
+        self._lanes.stop(agent)
+
     def cleared(self, room: int) -> None:
         """The room's sender is done with it."""
         self._tally.forget(room)

@@ -9,44 +9,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
+from sglang.srt.disaggregation.reliable.frames import LARGEST_ROOM, UNKNOWN, Address, ParseError, Reader
+from sglang.srt.disaggregation.reliable.reasons import Reason
 
 GUARD = b"NixlMsgGuard"
 ABORT = b"ABORT"
 # Frames of upstream's abort that asks for an acknowledgement; a reason of ours may follow those, and only those.
 ABORT_WITH_GENERATION = 5
-UNKNOWN = "unknown"
 # What a peer that runs these classes adds to upstream's registration: the version of the messages that upstream lacks.
 PROTOCOL = b"sglang-pd/"
 PROTOCOL_VERSION = 1
 DELIVERED = b"PD_DELIVERED"
 UNREGISTERED = b"PD_UNREGISTERED"
-Problem = Literal["foreign", "truncated", "malformed"]
-
-_LARGEST_ROOM = 2**64 - 1
-_LARGEST_INT = 2**63 - 1
-
-
-class ParseError(ValueError):
-    """A message that is none: ``kind`` is what it claims to be (:data:`UNKNOWN` if nothing), ``problem`` what is wrong.
-
-    "foreign": no tag of ours; "truncated": frames are missing; "malformed": a frame holds what it cannot.
-    """
-
-    def __init__(self, kind: str, problem: Problem, detail: str):
-        super().__init__(f"{problem} {kind} message: {detail}")
-        self.kind = kind
-        self.problem: Problem = problem
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a process listens for control messages."""
-
-    ip: str
-    port: int
 
 
 @dataclass(frozen=True)
@@ -197,74 +173,8 @@ def _tagged(frames: Sequence[bytes], parsers: dict[bytes, Callable[[Sequence[byt
     return parser(frames[1:])
 
 
-class _Reader:
-    """The frames of one message; each method raises :class:`ParseError` that names the frame."""
-
-    def __init__(self, kind: str, frames: Sequence[bytes], least: int):
-        if len(frames) < least:
-            raise ParseError(kind, "truncated", f"{len(frames)} frames, at least {least} expected")
-        self._kind = kind
-        self._frames = frames
-
-    def has(self, index: int) -> bool:
-        return len(self._frames) > index and self._frames[index] != b""
-
-    def number(self, index: int, high: int = _LARGEST_INT) -> int:
-        raw = self._frames[index]
-        if not raw.isdigit() or len(raw) > 20 or int(raw) > high:
-            raise self.wrong(index, f"{raw[:24]!r} is no number from 0 to {high}")
-        return int(raw)
-
-    def optional_number(self, index: int, high: int = _LARGEST_INT) -> int | None:
-        return self.number(index, high) if self.has(index) else None
-
-    def text(self, index: int) -> str:
-        raw = self._frames[index]
-        if not raw or not raw.isascii():
-            raise self.wrong(index, f"{raw[:24]!r} is no ASCII text")
-        return raw.decode("ascii")
-
-    def optional_reason(self, index: int) -> Reason | None:
-        """A failure's label. A newer peer may know reasons that we do not, which is no fault of the message."""
-        if not self.has(index):
-            return None
-        try:
-            reason = Reason(self._frames[index].decode("ascii", errors="replace"))
-        except ValueError:
-            return Reason.PEER_FAILED
-        return Reason.PEER_FAILED if reason.outcome is Outcome.SUCCESS else reason
-
-    def address(self, ip: int, port: int) -> Address:
-        found = Address(self.text(ip), self.number(port, 65535))
-        if found.port == 0:
-            raise self.wrong(port, "port 0")
-        return found
-
-    def count(self, index: int, width: int) -> int:
-        """How many numbers of ``width`` bytes the frame holds."""
-        if len(self._frames[index]) % width:
-            raise self.wrong(index, f"{len(self._frames[index])} bytes are no multiple of {width}")
-        return len(self._frames[index]) // width
-
-    def optional_lists(self, index: int, width: int) -> None:
-        """Check a frame of upstream's ``pack_int_lists``: a count, the lengths in bytes, the lists."""
-        if not self.has(index):
-            return
-        raw = self._frames[index]
-        count = struct.unpack_from("<I", raw)[0] if len(raw) >= 4 else -1
-        header = 4 + 4 * count
-        if count < 0 or len(raw) < header:
-            raise self.wrong(index, "its header is cut off")
-        lengths = struct.unpack_from(f"<{count}I", raw, 4)
-        if header + sum(lengths) != len(raw) or any(length % width for length in lengths):
-            raise self.wrong(index, "its lists do not add up")
-
-    def wrong(self, index: int, detail: str) -> ParseError:
-        return ParseError(self._kind, "malformed", f"frame {index}: {detail}")
-
-
 def _registration(frames: Sequence[bytes]) -> Registration:
-    read = _Reader(Registration.kind, frames, least=12)
+    read = Reader(Registration.kind, frames, least=12)
     if not frames[4]:
         raise read.wrong(4, "no agent metadata")
     buffers = read.count(5, width=8)
@@ -293,7 +203,7 @@ def _protocol(frames: Sequence[bytes]) -> int:
 
 
 def _metadata(frames: Sequence[bytes]) -> Metadata:
-    read = _Reader(Metadata.kind, frames, least=7)
+    read = Reader(Metadata.kind, frames, least=7)
     pages = read.count(4, width=4)
     if any(page < 0 for page in struct.unpack(f"<{pages}i", frames[4])):
         raise read.wrong(4, "a negative page")
@@ -305,7 +215,7 @@ def _metadata(frames: Sequence[bytes]) -> Metadata:
     read.optional_number(8)
     dummy = read.optional_number(9, high=1)
     return Metadata(
-        read.number(0, _LARGEST_ROOM),
+        read.number(0, LARGEST_ROOM),
         read.address(1, 2),
         read.text(3),
         pages,
@@ -316,13 +226,13 @@ def _metadata(frames: Sequence[bytes]) -> Metadata:
 
 
 def _abort(frames: Sequence[bytes]) -> Abort:
-    read = _Reader(Abort.kind, frames, least=1)
+    read = Reader(Abort.kind, frames, least=1)
     sender = read.address(1, 2) if len(frames) >= 3 else None
-    return Abort(read.number(0, _LARGEST_ROOM), sender, read.optional_number(3), read.optional_reason(4))
+    return Abort(read.number(0, LARGEST_ROOM), sender, read.optional_number(3), read.optional_reason(4))
 
 
 def _watermark(frames: Sequence[bytes]) -> Watermark:
-    read = _Reader(Watermark.kind, frames, least=2)
+    read = Reader(Watermark.kind, frames, least=2)
     read.number(0)
     read.number(1)
     if read.has(2):
@@ -331,54 +241,54 @@ def _watermark(frames: Sequence[bytes]) -> Watermark:
 
 
 def _staging_response(frames: Sequence[bytes]) -> StagingResponse:
-    read = _Reader(StagingResponse.kind, frames, least=6)
+    read = Reader(StagingResponse.kind, frames, least=6)
     read.number(1)
     for index in (2, 3, 4):
         _signed(read, frames, index)
     read.text(5)
-    return StagingResponse(read.number(0, _LARGEST_ROOM))
+    return StagingResponse(read.number(0, LARGEST_ROOM))
 
 
 def _status(frames: Sequence[bytes]) -> Status:
-    read = _Reader(Status.kind, frames, least=3)
+    read = Reader(Status.kind, frames, least=3)
     text = frames[3].decode("utf-8", errors="replace") if read.has(3) else None
     reason = read.optional_reason(4)
-    return Status(read.number(0, _LARGEST_ROOM), read.number(1, high=4), read.number(2), text, reason)
+    return Status(read.number(0, LARGEST_ROOM), read.number(1, high=4), read.number(2), text, reason)
 
 
 def _delivered(frames: Sequence[bytes]) -> Delivered:
-    read = _Reader(Delivered.kind, frames, least=2)
+    read = Reader(Delivered.kind, frames, least=2)
     return Delivered(read.number(0), struct.unpack(f"<{read.count(1, width=8)}Q", frames[1]))
 
 
 def _unregistered(frames: Sequence[bytes]) -> Unregistered:
-    read = _Reader(Unregistered.kind, frames, least=2)
-    return Unregistered(read.number(0, _LARGEST_ROOM), read.number(1))
+    read = Reader(Unregistered.kind, frames, least=2)
+    return Unregistered(read.number(0, LARGEST_ROOM), read.number(1))
 
 
 def _chunk_ready(frames: Sequence[bytes]) -> ChunkReady:
-    read = _Reader(ChunkReady.kind, frames, least=5)
+    read = Reader(ChunkReady.kind, frames, least=5)
     for index in (1, 2, 3):
         read.number(index)
     read.text(4)
-    return ChunkReady(read.number(0, _LARGEST_ROOM))
+    return ChunkReady(read.number(0, LARGEST_ROOM))
 
 
 def _staging_request(frames: Sequence[bytes]) -> StagingRequest:
-    read = _Reader(StagingRequest.kind, frames, least=4)
+    read = Reader(StagingRequest.kind, frames, least=4)
     for index in (1, 2):
         read.number(index)
     read.text(3)
     read.optional_number(4)
-    return StagingRequest(read.number(0, _LARGEST_ROOM))
+    return StagingRequest(read.number(0, LARGEST_ROOM))
 
 
 def _abort_ack(frames: Sequence[bytes]) -> AbortAck:
-    read = _Reader(AbortAck.kind, frames, least=2)
-    return AbortAck(read.number(0, _LARGEST_ROOM), read.number(1), read.optional_number(2))
+    read = Reader(AbortAck.kind, frames, least=2)
+    return AbortAck(read.number(0, LARGEST_ROOM), read.number(1), read.optional_number(2))
 
 
-def _signed(read: _Reader, frames: Sequence[bytes], index: int) -> None:
+def _signed(read: Reader, frames: Sequence[bytes], index: int) -> None:
     if not frames[index].removeprefix(b"-").isdigit():
         raise read.wrong(index, f"{frames[index][:24]!r} is no number")
 

@@ -50,6 +50,17 @@ def test_extra_flags_go_to_whom_they_are_for_and_after_ours() -> None:
     assert gateway.argv[-2:] == ("--policy", "random")
 
 
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [((), True), (("--tokenizer-worker-num", "2"), False), (("--tokenizer_worker_num=2",), False)],
+)
+def test_the_gateway_asks_for_readiness_where_the_servers_can_answer(flags, asked) -> None:
+    gateway = build(ClusterSpec("c", MODEL, decode_args=flags), picker()).gateway.argv
+    assert ("--health-check-endpoint" in gateway) is asked
+    if asked:
+        assert value(gateway, "--health-check-endpoint") == "/pd/ready"
+
+
 def test_plan_survives_json() -> None:
     plan = build(ClusterSpec("c", MODEL), picker())
     assert Plan.from_json(plan.to_json()) == plan

@@ -69,6 +69,18 @@ def test_an_idle_lane_gives_its_thread_back_and_opens_again():
     wait_until(lambda: [item for _, item in done] == list(range(21)))
 
 
+def test_the_lane_of_a_peer_that_is_gone_ends_at_once():
+    done: list = []
+    lanes = Lanes(collecting(done))
+    lanes.put(A, 1)
+    lanes.put(B, 2)
+    wait_until(lambda: len(done) == 2)
+    lanes.stop("a")
+    wait_until(lambda: len(lanes) == 1)
+    lanes.put(A, 3)
+    wait_until(lambda: (A, 3) in done)
+
+
 def test_work_that_raises_is_started_again(caplog: pytest.LogCaptureFixture):
     done: list = []
 

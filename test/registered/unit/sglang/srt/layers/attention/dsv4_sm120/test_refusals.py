@@ -2,11 +2,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.dsv4.startup import model_folder
 from harness.lab import Lab
 from sglang.srt.layers.attention.dsv4_sm120.refusals import Asked, problems
 
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 GOOD = Asked("deepseek_v4", True, cuda=True, fp4_indexer=False, hisparse=False, storage="file", capability=12)
 
 
@@ -38,6 +40,7 @@ def test_launch_values_that_do_not_go_together_are_a_problem(monkeypatch: pytest
     assert problems(GOOD) == []
 
 
+@no_gpu
 def test_a_server_on_a_machine_without_cuda_is_refused_before_it_loads(lab: Lab, tmp_path: Path):
     """Upstream's whole resolution of arguments, as in a server, with ours in its place."""
     code, said = lab.call("harness.dsv4.startup:resolve", model_folder(tmp_path), on=True)
@@ -45,6 +48,7 @@ def test_a_server_on_a_machine_without_cuda_is_refused_before_it_loads(lab: Lab,
     assert "refusing to start: SGLANG_DSV4_BF16_INDEX_K=1 needs an NVIDIA GPU" in said
 
 
+@no_gpu
 def test_all_reasons_are_named_at_once(lab: Lab, tmp_path: Path):
     hisparse = {"enable_hisparse": True, "disable_radix_cache": True}
     code, said = lab.call("harness.dsv4.startup:resolve", model_folder(tmp_path), hisparse, on=True)

@@ -1,0 +1,289 @@
+"""Faults on real servers: what the client is told, and that the next request succeeds.
+
+One prefill and two decodes for all of it; each test leaves them as it found them. While all of this happens, every
+scrape of every server must add up; afterwards every failed room must stand in log and counter once, with its reason.
+"""
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from harness.counting import Scrapes, failure_lines, settled
+from harness.faults import foreign_sockets, signals
+from harness.fleet import TCP, Fleet, ask, foreign_message, generation, leave
+from harness.workload import FLAGS, prompts
+
+NEW_TOKENS = 12
+SHORT = list(range(100))
+# So many chunks of such prompts that prefill is at them for a while.
+LONG = [ids for ids in prompts(60, longest=3000, seed=3) if len(ids) > 2000][:6]
+WRITE_TIMEOUT_S = 3
+DEADLINE_S = 20
+ENV = {
+    **TCP,
+    "SGLANG_PD_TRANSFER_TIMEOUT": str(WRITE_TIMEOUT_S),
+    "SGLANG_PD_PREFILL_BOOTSTRAPPING_TIMEOUT": str(DEADLINE_S),
+    "SGLANG_PD_DECODE_WAITING_TIMEOUT": str(DEADLINE_S),
+}
+OTHER_PAGES = ("--page-size", "16")
+
+
+@pytest.fixture(scope="module")
+def scraped(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    with (
+        Fleet(folder, tiny_model, decodes=2, flags=(*FLAGS, "--enable-metrics"), env=ENV) as started,
+        Scrapes(started.servers) as scrapes,
+    ):
+        yield started, scrapes
+
+
+@pytest.fixture(scope="module")
+def fleet(scraped):
+    return scraped[0]
+
+
+@pytest.fixture(scope="module")
+def right(fleet):
+    """The token ids of every prompt used here, from a request that nothing happened to."""
+    return {tuple(ids): answered(fleet, ids, fleet.decode) for ids in [SHORT, *LONG]}
+
+
+@pytest.fixture(autouse=True)
+def the_next_request_succeeds(fleet, right):
+    yield
+    for decode in fleet.decode_servers:
+        start = time.monotonic()
+        assert answered(fleet, SHORT, decode) == right[tuple(SHORT)]
+        assert time.monotonic() - start < 10
+
+
+def answered(fleet, ids, decode):
+    answer = fleet.both(generation(ids, NEW_TOKENS), decode=decode)["decode"]
+    assert answer.status == 200, answer.text
+    assert len(answer.output_ids) == NEW_TOKENS
+    return answer.output_ids
+
+
+class Pending:
+    """One request on both servers; ``answers`` are futures by role."""
+
+    def __init__(self, fleet, pool, ids, decode, **more):
+        self.ids = ids
+        self.body = generation(ids, NEW_TOKENS, **more) | fleet.room()
+        self.answers = {
+            role: pool.submit(ask, f"{server.url}/generate", self.body)
+            for role, server in (("prefill", fleet.prefill), ("decode", decode))
+        }
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(32) as threads:
+        yield threads
+
+
+@pytest.fixture
+def busy(fleet, pool, right):
+    """Prefill is at long prompts of another decode; those must not notice what a test does."""
+    others = [Pending(fleet, pool, ids, fleet.decode_servers[1]) for ids in LONG]
+    time.sleep(0.2)
+    yield
+    for one in others:
+        answer = one.answers["decode"].result()
+        assert answer.status == 200, answer.text
+        assert answer.output_ids == right[tuple(one.ids)]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [(b"GET / HTTP/1.1",), (b"",), (b"KV", b"\xff" * 40), (b"NixlMsgGuard", b"not a number"), (b"NixlMsgGuard",)],
+    ids=["words", "nothing", "binary", "half-right", "cut-off"],
+)
+def test_foreign_traffic_at_prefills_control_port(fleet, frames):
+    foreign_message(fleet.prefill.rank_address(), *frames)
+    time.sleep(0.2)
+    assert fleet.prefill.ready()[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", generation(SHORT, NEW_TOKENS)),
+        ("/generate", generation(SHORT, NEW_TOKENS, stream=True)),
+        ("/v1/completions", {"model": "tiny", "prompt": "hello", "max_tokens": NEW_TOKENS}),
+        ("/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "stream": True}),
+    ],
+    ids=["generate", "generate-stream", "completions", "chat-stream"],
+)
+def test_prefill_aborts_before_the_metadata_came(fleet, pool, path, body):
+    """Decode asks for the room afterwards, and is told at once."""
+    body = {**body, **fleet.room()}
+    rid = f"aborted-{path}-{body.get('stream')}"
+    prefill = pool.submit(ask, fleet.prefill.url + path, {**body, "rid": rid})
+    time.sleep(0.5)
+    assert not prefill.done()
+    ask(f"{fleet.prefill.url}/abort_request", {"rid": rid})
+    prefill.result(5)
+    decode = ask(fleet.decode.url + path, body)
+    assert (decode.status, decode.seconds < 1) == (503, True), decode
+    assert "prefill_abort: Prefill aborted the request." in decode.text
+
+
+def test_prefill_aborts_while_the_request_waits_there(fleet, pool, busy):
+    victim = Pending(fleet, pool, SHORT, fleet.decode, rid="victim-of-prefill")
+    time.sleep(0.2)
+    assert not victim.answers["decode"].done(), "nothing to abort: prefill was not busy"
+    aborted_at = time.monotonic()
+    ask(f"{fleet.prefill.url}/abort_request", {"rid": "victim-of-prefill"})
+    answer = victim.answers["decode"].result(10)
+    assert answer.status == 503, answer
+    assert "prefill_abort" in answer.text
+    assert answer.at - aborted_at < 1
+
+
+def test_decode_aborts_while_the_request_waits_at_prefill(fleet, pool, busy):
+    victim = Pending(fleet, pool, SHORT, fleet.decode, rid="victim-of-decode")
+    time.sleep(0.2)
+    assert not victim.answers["decode"].done(), "nothing to abort: prefill was not busy"
+    aborted_at = time.monotonic()
+    ask(f"{fleet.decode.url}/abort_request", {"rid": "victim-of-decode"})
+    answer = victim.answers["prefill"].result(10)
+    assert answer.status == 503, answer
+    assert "decode_abort" in answer.text
+    assert answer.at - aborted_at < 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_client_goes_away_while_the_request_waits_at_prefill(fleet, pool, busy, stream):
+    before = {server.name: len(server.failed_rooms()) for server in fleet.servers}
+    body = generation(SHORT, NEW_TOKENS, stream=stream) | fleet.room()
+    leaving = time.monotonic() + 0.3
+    gone = [
+        pool.submit(leave, f"{server.url}/generate", body, lambda received: time.monotonic() > leaving)
+        for server in (fleet.prefill, fleet.decode)
+    ]
+    assert [one.result() for one in gone] == [b"", b""], "answered before the client left"
+    for server in (fleet.prefill, fleet.decode):
+        assert len(server.failed_rooms()) == before[server.name], "a client that leaves is no failure"
+
+
+def test_the_client_goes_away_in_mid_stream(fleet, pool):
+    body = generation(SHORT, 2000, stream=True) | fleet.room()
+    prefill = pool.submit(ask, f"{fleet.prefill.url}/generate", body)
+    received = leave(f"{fleet.decode.url}/generate", body, lambda so_far: so_far.count(b"data: ") > 3)
+    assert b" 200 " in received.split(b"\r\n")[0]
+    assert prefill.result().status == 200
+
+
+def test_a_client_asks_for_what_cannot_be(fleet):
+    """Longer than the context: refused by either server before there is a room."""
+    answers = fleet.both(generation(list(range(200)) * 400, NEW_TOKENS))
+    assert {role: answer.status for role, answer in answers.items()} == {"prefill": 400, "decode": 400}
+
+
+def test_a_decode_that_stands_still_for_a_moment(fleet, pool, right):
+    waiting = [Pending(fleet, pool, ids, fleet.decode) for ids in LONG]
+    time.sleep(0.3)
+    with fleet.decode.stopped():
+        time.sleep(WRITE_TIMEOUT_S / 2)
+    for one in waiting:
+        answer = one.answers["decode"].result()
+        assert answer.status == 200, answer
+        assert answer.output_ids == right[tuple(one.ids)]
+
+
+def test_a_decode_that_hangs_costs_its_own_requests_only(fleet, pool, right):
+    hung, other = fleet.decode_servers
+    waiting = [Pending(fleet, pool, ids, hung) for ids in LONG]
+    time.sleep(0.3)
+    with hung.stopped():
+        stopped_at = time.monotonic()
+        meanwhile = [answered(fleet, SHORT, other) for _ in range(10)]
+        took = time.monotonic() - stopped_at
+        prefills = [one.answers["prefill"].result() for one in waiting]
+    assert meanwhile == [right[tuple(SHORT)]] * 10
+    assert took < 10
+    assert any(answer.status == 503 for answer in prefills), "every transfer was over before decode hung"
+    for one, prefill in zip(waiting, prefills, strict=True):
+        decode = one.answers["decode"].result()
+        assert prefill.status in (200, 503), prefill
+        assert decode.status == prefill.status, (prefill, decode)
+        if decode.status == 200:
+            assert decode.output_ids == right[tuple(one.ids)]
+        else:
+            assert "transfer_timeout: " in decode.text
+            assert "transfer_timeout: " in prefill.text
+            assert prefill.at - stopped_at < 2 * WRITE_TIMEOUT_S + 2
+
+
+def test_a_server_whose_scheduler_stands_still_is_not_ready(fleet):
+    [scheduler] = fleet.decode.schedulers
+    with signals.stopped(scheduler.pid):
+        start = time.monotonic()
+        status, body = fleet.decode.ready()
+        assert time.monotonic() - start < 2
+    assert (status, body["reasons"]) == (503, ["rank tp0: no answer within 1.5 s"])
+    assert fleet.decode.ready()[0] == 200
+
+
+def test_severed_connections_heal_without_anybody_noticing(fleet, pool, right):
+    prefill, decode = fleet.prefill.schedulers[0], fleet.decode.schedulers[0]
+    fds = foreign_sockets.data_connections(prefill, decode, [fleet.prefill.rank_address()[1]])
+    assert fds, "NIXL has no connection"
+    waiting = [Pending(fleet, pool, ids, fleet.decode) for ids in LONG]
+    assert foreign_sockets.sever(prefill, fds) > 0
+    for one in waiting:
+        answer = one.answers["decode"].result()
+        assert answer.status == 200, answer
+        assert answer.output_ids == right[tuple(one.ids)]
+
+
+def test_a_decode_dies_and_comes_back_in_another_shape_and_then_as_it_was(fleet, pool, right):
+    dying, other = fleet.decode_servers[1], fleet.decode
+    with fleet.gateway() as gateway:
+        waiting = [Pending(fleet, pool, ids, dying) for ids in LONG]
+        behind = [pool.submit(ask, f"{gateway}/generate", generation(SHORT, NEW_TOKENS)) for _ in range(8)]
+        time.sleep(0.3)
+        killed_at = time.monotonic()
+        signals.kill(dying.schedulers[0].pid)
+        while (status := dying.ready()[0]) == 200:
+            assert time.monotonic() - killed_at < 2
+        assert status in (503, None)
+        for one in behind:
+            assert one.result().status == 200, one.result()
+            assert one.result().output_ids == right[tuple(SHORT)]
+        assert answered(fleet, SHORT, other) == right[tuple(SHORT)]
+    for one in waiting:
+        prefill, decode = (one.answers[role].result() for role in ("prefill", "decode"))
+        assert prefill.status in (200, 503), prefill
+        assert decode.status in (200, None), "whoever dies tells nobody"
+        if prefill.status == 503:
+            assert "peer_" in prefill.text, prefill
+            assert prefill.at - killed_at < 2
+
+    as_it_was = dying.flags
+    fleet.replace(dying, (*as_it_was, *OTHER_PAGES))
+    answers = fleet.both(generation(SHORT, NEW_TOKENS), decode=dying)
+    assert answers["decode"].status == 500, answers
+    assert "peer_incompatible: " in answers["decode"].text
+    assert answered(fleet, SHORT, other) == right[tuple(SHORT)]
+    fleet.replace(dying, as_it_was)
+
+
+def test_every_failure_above_is_in_log_and_counter_once(scraped):
+    """The last one: nothing lives on, and nothing that lived was lost. A replaced decode counts from its start."""
+    fleet, scrapes = scraped
+    for server in (fleet.prefill, fleet.decode):
+        found = settled(server)
+        assert found.balanced
+        lines = failure_lines(server)
+        print(f"{server.name}: {dict(found.ended)}; {scrapes.counts[server.name]} scrapes")
+        assert Counter(str(line.reason) for line in lines) == found.failed
+        rooms = Counter((line.room, line.generation) for line in lines)
+        assert set(rooms.values()) <= {1}, rooms
+        assert scrapes.counts[server.name] > 50
+    assert not scrapes.unbalanced
+    assert scrapes.most_live > 1
