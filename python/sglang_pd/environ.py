@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from sgl_kernel_sm120.index_k import launch
+from sgl_kernel_sm120.sparse_mla import launch as sparse
+from sgl_kernel_sm120.sparse_mla.split import DEFAULT_TARGET_CTAS
 
 T = TypeVar("T")
 
 # A name that starts like this is meant for us. Upstream 0.5.23 has no variable with these prefixes.
-OUR_PREFIXES = ("SGLANG_PD_", "SGLANG_DSV4_BF16_INDEX_K")
+OUR_PREFIXES = ("SGLANG_PD_", "SGLANG_DSV4_BF16_INDEX_K", "SGLANG_SM120_MMA")
 
 
 class EnvError(ValueError):
@@ -131,6 +133,10 @@ class EnvHandedOn(EnvField[Path | None]):
         return path
 
 
+class EnvFile(EnvHandedOn):
+    """A file that may be named."""
+
+
 class Envs:
     SGLANG_PD_HOME = EnvPath(
         Path("~/.cache/sglang-pd").expanduser(),
@@ -157,9 +163,9 @@ class Envs:
         "at most even on a slow network; upstream waits for ever, and a stopped decode then holds a worker for ever.",
     )
     SGLANG_PD_RECONNECT_TIMEOUT = EnvSeconds(
-        1.0,
-        "Seconds that prefill tries to connect to a decode anew, from the first error of a chunk's write. A severed "
-        "connection heals at the first try; a process that is gone never does, and its requests succeed elsewhere.",
+        0.5,
+        "Seconds that prefill tries to connect to a decode anew after a disconnect. A severed connection heals at the "
+        "first try; a process that is gone never does, and its requests succeed elsewhere.",
     )
     SGLANG_PD_MIB_IN_FLIGHT = EnvCount(
         8,
@@ -257,6 +263,21 @@ class Envs:
         "Warps of such a program; 1 row takes 4, 4 rows take 8.",
     )
     SGLANG_DSV4_BF16_INDEX_K_PREFILL_NUM_STAGES = EnvChoice(launch.PREFILL_STAGES, "Pipeline stages of such a program.")
+    SGLANG_SM120_MMA_TARGET_CTAS = EnvCount(
+        DEFAULT_TARGET_CTAS,
+        "Thread blocks that a row's candidates are at most divided into, all rows together, in DeepSeek-V4's attention on "
+        "SM120; each takes 66 KB of scratch. Set, our kernel attends in decode where FlashInfer's ends, above 64 rows; with "
+        "`SGLANG_SM120_FLASHMLA_BACKEND=mma` everywhere (docs/kernels.md).",
+    )
+    SGLANG_SM120_MMA_TABLE = EnvFile(
+        "A table of this card's costs, by which splits are chosen; `python -m sgl_kernel_sm120.tune` writes it. A table "
+        "of another card or of other kernels stops the server."
+    )
+    SGLANG_SM120_MMA_BLOCK_T = EnvChoice(sparse.BLOCK_T, "Keys that a thread block attends to per step.", "16")
+    SGLANG_SM120_MMA_NUM_WARPS = EnvChoice(sparse.NUM_WARPS, "Its warps.", "8")
+    SGLANG_SM120_MMA_NUM_STAGES = EnvChoice(
+        sparse.NUM_STAGES, "Its pipeline stages. 32 keys per step leave room for 2.", "1"
+    )
 
 
 envs = Envs()

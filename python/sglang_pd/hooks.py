@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sglang_pd.environ import envs
+from sglang_pd.environ import upstream as upstream_variable
 from sglang_pd.upstream import Fingerprint, fingerprint
 
 Kind = Literal["before", "after", "around", "replace", "resolution"]
-Where = Literal["always", "cpu", "preload", "dsv4_bf16"]
+Where = Literal["always", "cpu", "preload", "dsv4_bf16", "sm120_mma"]
 PIPELINE = "sglang.srt.arg_groups."
 DSV4_POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool."
 DSV4_OURS = "sglang.srt.layers.attention.dsv4_sm120."
@@ -28,8 +29,8 @@ class Hook:
 
     ``target``: dotted path upstream. ``kind``: how we attach; "resolution" wraps the step of upstream's argument
     resolution that ``target`` names. ``ours``: ``module:function`` of ours. ``where``: "always", "cpu"
-    (serving without a GPU), "preload" (forked by the preload process of a local cluster) or "dsv4_bf16"
-    (``SGLANG_DSV4_BF16_INDEX_K`` is on).
+    (serving without a GPU), "preload" (forked by the preload process of a local cluster), "dsv4_bf16"
+    (``SGLANG_DSV4_BF16_INDEX_K`` is on) or "sm120_mma" (:func:`sm120_mma`).
     """
 
     target: str
@@ -488,7 +489,62 @@ HOOKS: tuple[Hook, ...] = (
         until="upstream puts the pool's layout into those keys",
         recorded=Fingerprint("(self)", "ffb9699d750de7c5"),
     ),
+    Hook(
+        target=PIPELINE + "serving_hook.handle_other_validations",
+        kind="resolution",
+        ours=DSV4_OURS + "decode_refusals:check_arguments",
+        where="sm120_mma",
+        why="what our sparse decode cannot be combined with is refused before anything is loaded",
+        until="upstream has a split decode kernel for SM120 that takes any batch",
+        recorded=Fingerprint("(server_args: Any)", "23d7e167aa489dfa"),
+    ),
+    Hook(
+        target="sglang.kernels.ops.attention.flash_mla_sm120.flash_mla_with_kvcache_sm120",
+        kind="around",
+        ours=DSV4_OURS + "decode:attend",
+        where="sm120_mma",
+        why="above 64 rows decode takes FlashInfer's prefill kernel; the fallback reads KV once per head",
+        until="the same",
+        recorded=Fingerprint("(**kwargs)", "490d6b137df894fa"),
+    ),
+    Hook(
+        target="sglang.srt.layers.attention.deepseek_v4_backend.DeepseekV4AttnBackend._forward_attention",
+        kind="around",
+        ours=DSV4_OURS + "decode:mark_mode",
+        where="sm120_mma",
+        why="the function above is not told whether its rows are decode's",
+        until="the same",
+        recorded=Fingerprint(
+            "(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: RadixAttention, forward_batch: "
+            "ForwardBatch, compress_ratio: Literal[0, 1, 2, 4, 128], save_kv_cache: bool=True, attn_sink: "
+            "Optional[torch.Tensor]=None, cos_sin_cache: Optional[torch.Tensor]=None, **_)",
+            "f359e8ee3c8c2d05",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.models.deepseek_v4.MqaAttentionBase._kernel_num_heads",
+        kind="around",
+        ours=DSV4_OURS + "decode:native_heads",
+        where="sm120_mma",
+        why="up to 64 rows queries are padded to 64 heads, which our kernel does not need",
+        until="the same",
+        recorded=Fingerprint("(self, num_tokens: int)", "8da5b6300b04794d"),
+    ),
+    Hook(
+        target="sglang.srt.model_executor.pool_configurator.DSV4PoolConfigurator.calculate_pool_sizes",
+        kind="around",
+        ours=DSV4_OURS + "scratch:reserve",
+        where="sm120_mma",
+        why="the scratch of partial results is not in upstream's budget",
+        until="the same",
+        recorded=Fingerprint("(self, available_bytes: int, page_size: int)", "fd480ebf09e7b886"),
+    ),
 )
+
+
+def sm120_mma() -> bool:
+    """Whether our sparse decode may attend: its number of thread blocks is set, or it is chosen by name."""
+    return envs.SGLANG_SM120_MMA_TARGET_CTAS.is_set() or upstream_variable("SGLANG_SM120_FLASHMLA_BACKEND") == "mma"
 
 
 def selected() -> tuple[Hook, ...]:
@@ -501,6 +557,7 @@ def selected() -> tuple[Hook, ...]:
         "cpu": cpu.is_active(),
         "preload": preload.is_active(),
         "dsv4_bf16": envs.SGLANG_DSV4_BF16_INDEX_K.get(),
+        "sm120_mma": sm120_mma(),
     }
     return tuple(hook for hook in HOOKS if here[hook.where])
 

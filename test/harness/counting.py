@@ -19,13 +19,14 @@ SCRAPES_PER_S = 10
 
 @dataclass
 class Rooms:
-    """One scrape. ``ended``: by outcome and reason. ``age``: of the reading that was scraped, in seconds."""
+    """One scrape. ``ended``: by outcome and reason. ``age``: of the reading scraped, in seconds. ``upstreams``:
+    upstream's own counters, by name and tensor-parallel rank."""
 
     started: int = 0
     live: int = 0
     age: float = 0.0
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
-    upstreams: Counter[str] = field(default_factory=Counter)
+    upstreams: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     @property
     def balanced(self) -> bool:
@@ -37,7 +38,7 @@ class Rooms:
         return Counter({reason: count for (outcome, reason), count in self.ended.items() if outcome == "failed"})
 
 
-# Upstream's own counters of requests whose transfer failed.
+# Upstream's own counters. A request that its client aborts counts there as a failed one, and once for each rank.
 UPSTREAMS = ("sglang:num_bootstrap_failed_reqs_total", "sglang:num_transfer_failed_reqs_total")
 
 
@@ -55,7 +56,7 @@ def rooms(text: str) -> Rooms:
             of = dict(LABEL.findall(labels))
             found.ended[of["outcome"], of["reason"]] += int(float(value))
         elif name in UPSTREAMS:
-            found.upstreams[name] += int(float(value))
+            found.upstreams[name, int(dict(LABEL.findall(labels))["tp_rank"])] += int(float(value))
     return found
 
 

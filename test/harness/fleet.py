@@ -33,6 +33,7 @@ import zmq
 from harness.faults import signals
 from harness.servers import READY_TIMEOUT_S, free_port, get, runs
 from sglang_pd.cluster import ports, probe
+from sglang_pd.cluster.plan import GATEWAY_BREAKER, GATEWAY_HEALTH
 from sglang_pd.cluster.preload_launcher import PreloadLauncher
 from sglang_pd.ready import PATH
 
@@ -241,13 +242,12 @@ class Fleet:
 
     @contextlib.contextmanager
     def gateway(self, *flags: str) -> Iterator[str]:
-        """The gateway before all of them, which asks each for its readiness every second; yields its URL once it knows
+        """The gateway before all of them, with the flags that ``sglang-pd up`` gives it; yields its URL once it knows
         every server."""
         port, log = self._ports.pick(), self.folder / "gateway.log"
         argv = [sys.executable, "-m", "smg", "launch", "--pd-disaggregation", "--host", HOST, "--port", str(port)]
         argv += ["--prometheus-host", HOST, "--prometheus-port", str(self._ports.pick())]
-        argv += ["--health-check-endpoint", PATH, "--health-check-interval-secs", "1"]
-        argv += ["--worker-startup-check-interval", "1", *flags]
+        argv += ["--worker-startup-check-interval", "1", *GATEWAY_HEALTH, *GATEWAY_BREAKER, *flags]
         for one in self.servers:
             argv += [f"--{one.role}", one.url, *([str(one.bootstrap_port)] if one.bootstrap_port else [])]
         with log.open("wb") as output:

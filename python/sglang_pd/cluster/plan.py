@@ -27,7 +27,9 @@ GATEWAY_POLICY = ("--policy", "cache_aware", "--decode-policy", "least_load")
 GATEWAY_LOG = "warn,wfaas=error"
 GATEWAY_DRAIN_S = 5
 # A server's own word on its KV path, which its /health knows nothing of; it costs no generation, so it is asked often.
-GATEWAY_HEALTH = ("--health-check-endpoint", ready.PATH, "--health-check-interval-secs", "5")
+GATEWAY_HEALTH = ("--health-check-endpoint", ready.PATH, "--health-check-interval-secs", "2")
+# The breaker counts the failure of a pair against both: a decode that died took the only prefill out for a minute.
+GATEWAY_BREAKER = ("--disable-circuit-breaker",)
 # With several of them upstream's HTTP workers load no plugins, and so have no such path.
 TOKENIZER_WORKERS = "--tokenizer-worker-num"
 
@@ -226,7 +228,7 @@ def _gateway(spec: ClusterSpec, servers: list[ProcessSpec], port: int, metrics_p
     ]
     flags = [*spec.server_args, *spec.prefill_args, *spec.decode_args]
     if TOKENIZER_WORKERS not in map(_flag, flags):
-        argv += GATEWAY_HEALTH
+        argv += [*GATEWAY_HEALTH, *GATEWAY_BREAKER]
     argv += ["--shutdown-grace-period-secs", str(GATEWAY_DRAIN_S), "--log-level", "warn", *GATEWAY_POLICY]
     env = {"RUST_LOG": spec.gateway_log}
     return ProcessSpec("gateway", "gateway", (*argv, *spec.gateway_args), port, None, (metrics_port,), env)

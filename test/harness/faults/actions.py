@@ -157,7 +157,9 @@ def other_configuration(changes: dict[str, object]) -> Action:
         request = scene.site.request()
         scene.requests.append(request)
         request.open("prefill")
-        request.try_open_decode()
+        deadline = time.monotonic() + PATIENCE_S
+        while not request.try_open_decode() and request.refused is None and time.monotonic() < deadline:
+            request.step()
         scene.finish()
         scene.collect()
         scene.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from enum import IntEnum
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from harness.managers import FAILED, SUCCESS, TRANSFERRING, WAITING, RoleProcess
 
 PAGES = 8
+OPEN_S = 5.0
 
 
 class Upto(IntEnum):
@@ -32,14 +34,14 @@ class Request:
         prefill: RoleProcess,
         decode: RoleProcess,
         room: int,
-        source: list[int] | None = None,
+        source: list[int],
         where: list[int] | None = None,
     ) -> None:
         self.prefill: RoleProcess | None = prefill
         self.decode: RoleProcess | None = decode
         self.room, self.slot = room, room % decode.spec.aux_slots
-        self.source = list(range(PAGES)) if source is None else source
-        self.where = where or [(room * 17 + 3 * i) % decode.spec.pages for i in range(PAGES)]
+        self.source = source
+        self.where = where or [(room * 17 + 3 * i) % decode.spec.pages for i in range(len(source))]
         self.upto = Upto.BOOTSTRAPPING
         self.still: set[str] = set()
         self.problems: list[str] = []
@@ -57,23 +59,29 @@ class Request:
         self._content: bytes = b""
 
     def open(self, *sides: str) -> None:
-        for side in sides or ("prefill", "decode"):
-            if side == "prefill":
-                assert self.prefill is not None
-                self.prefill.call("fill", self.source, self.slot, self.room)
-                self._content = self.prefill.call("content", self.source, self.slot)
-            self._call(side, "open", self.room)
-            self._opened.add(side)
+        """Open the room at both sides, or at those named; raises ``AssertionError`` where decode cannot in time."""
+        if not sides or "prefill" in sides:
+            assert self.prefill is not None
+            self.prefill.call("fill", self.source, self.slot, self.room)
+            self._content = self.prefill.call("content", self.source, self.slot)
+            self._call("prefill", "open", self.room)
+            self._opened.add("prefill")
+        if not sides or "decode" in sides:
+            deadline = time.monotonic() + OPEN_S
+            while not self.try_open_decode():
+                assert time.monotonic() < deadline, f"decode cannot open the room: {self.refused or 'no answer'}"
+                time.sleep(0.002)
 
     def try_open_decode(self) -> bool:
-        """Decode's scheduler asks the bootstrap server once; returns whether that answered. ``refused`` is why decode
-        will not work with this prefill."""
+        """One round of decode's scheduler, which opens the room once the bootstrap server has answered; returns whether
+        it did. ``refused`` is why decode will not work with this prefill."""
         try:
-            self.open("decode")
+            self._call("decode", "open", self.room)
         except RuntimeError as error:
-            if "no bootstrap information" not in str(error):
+            if not re.match("NotYetError|RuntimeError: no bootstrap information", str(error)):
                 self.refused = str(error)
             return False
+        self._opened.add("decode")
         return True
 
     def opened(self, side: str) -> bool:

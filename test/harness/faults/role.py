@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,8 @@ import numpy as np
 
 from harness.faults import nixl_calls, sockets
 from harness.faults.scraping import Scraper, totals
-from harness.roles import Role, RoleSpec
+from harness.faults.spec import FaultRoleSpec
+from harness.roles import Role
 from sglang.srt.disaggregation.reliable import holding
 from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
 from sglang.srt.disaggregation.reliable.report import MARK, LoggedRoom, parse_warning_line, warning_line
@@ -24,14 +24,8 @@ from sglang.srt.disaggregation.reliable.report import MARK, LoggedRoom, parse_wa
 SETTLED_S = 1.0
 
 
-@dataclass(frozen=True)
-class FaultRoleSpec(RoleSpec):
-    """``dtype``: what a decode calls the type of its KV cache."""
-
-    dtype: str = "uint8"
-
-    def build(self) -> FaultRole:
-        return FaultRole(self)
+class NotYetError(Exception):
+    """The bootstrap server has not answered."""
 
 
 class _Lines(logging.Handler):
@@ -80,6 +74,16 @@ class FaultRole(Role):
             self._logged[line.reason] += 1
 
     # What a scheduler does.
+
+    def open(self, room: int) -> None:
+        """As :meth:`Role.open`, but without waiting for the bootstrap server: raises :class:`NotYetError` while a
+        decode has no answer. Upstream's scheduler, with our hook on it, tries again in its next round."""
+        manager = self.manager
+        if self.spec.mode == "decode" and self.address not in manager.prefill_info_table:
+            answer = manager.ask_layout(self.address)
+            if not answer.done():
+                raise NotYetError(self.address)
+        super().open(room)
 
     def begin(self, room: int, pages: int, slot: int) -> None:
         self.rooms[room].init(pages, slot)

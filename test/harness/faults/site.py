@@ -16,8 +16,8 @@ from typing import Any
 from harness.faults import signals, sockets
 from harness.faults.http_proxy import HttpProxy
 from harness.faults.relay import HOST, Relay
-from harness.faults.request import Request, Upto
-from harness.faults.role import FaultRoleSpec
+from harness.faults.request import PAGES, Request, Upto
+from harness.faults.spec import FaultRoleSpec
 from harness.managers import TCP, Nursery, RoleProcess
 from harness.servers import free_port
 
@@ -90,8 +90,13 @@ class Site:
     def request(
         self, decode: RoleProcess | None = None, source: list[int] | None = None, where: list[int] | None = None
     ) -> Request:
-        """A request that has not begun; ``source`` and ``where`` are its pages on prefill and on decode."""
-        return Request(self.prefill, decode or self.decode, next(self._rooms), source, where)
+        """A request that has not begun; ``source`` and ``where`` are its pages on prefill and on decode. By default,
+        requests of different decodes have different ones."""
+        decode = decode or self.decode
+        if source is None:
+            first = PAGES * self.decodes.index(decode)
+            source = list(range(first, first + PAGES))
+        return Request(self.prefill, decode, next(self._rooms), source, where)
 
     def transfer(self, decode: RoleProcess | None = None) -> float:
         """A request from start to end, its bytes verified; returns its seconds. Raises ``AssertionError``."""

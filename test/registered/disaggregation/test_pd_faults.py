@@ -4,6 +4,7 @@ One prefill and two decodes for all of it; each test leaves them as it found the
 scrape of every server must add up; afterwards every failed room must stand in log and counter once, with its reason.
 """
 
+import random
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,13 @@ import pytest
 from harness.counting import Scrapes, failure_lines, settled
 from harness.faults import foreign_sockets, signals
 from harness.fleet import TCP, Fleet, ask, foreign_message, generation, leave
-from harness.workload import FLAGS, prompts
+from harness.workload import FLAGS
 
 NEW_TOKENS = 12
 SHORT = list(range(100))
-# So many chunks of such prompts that prefill is at them for a while.
-LONG = [ids for ids in prompts(60, longest=3000, seed=3) if len(ids) > 2000][:6]
+# So long, and so many of them, that prefill is at them for a second or more.
+LONG = 2000
+MANY = 4
 WRITE_TIMEOUT_S = 3
 DEADLINE_S = 20
 ENV = {
@@ -27,6 +29,7 @@ ENV = {
     "SGLANG_PD_PREFILL_BOOTSTRAPPING_TIMEOUT": str(DEADLINE_S),
     "SGLANG_PD_DECODE_WAITING_TIMEOUT": str(DEADLINE_S),
 }
+dice = random.Random(5)
 OTHER_PAGES = ("--page-size", "16")
 
 
@@ -47,8 +50,8 @@ def fleet(scraped):
 
 @pytest.fixture(scope="module")
 def right(fleet):
-    """The token ids of every prompt used here, from a request that nothing happened to."""
-    return {tuple(ids): answered(fleet, ids, fleet.decode) for ids in [SHORT, *LONG]}
+    """The token ids of the short prompt."""
+    return answered(fleet, SHORT, fleet.decode)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +59,7 @@ def the_next_request_succeeds(fleet, right):
     yield
     for decode in fleet.decode_servers:
         start = time.monotonic()
-        assert answered(fleet, SHORT, decode) == right[tuple(SHORT)]
+        assert answered(fleet, SHORT, decode) == right
         assert time.monotonic() - start < 10
 
 
@@ -78,23 +81,37 @@ class Pending:
             for role, server in (("prefill", fleet.prefill), ("decode", decode))
         }
 
+    @property
+    def answer(self):
+        """Decode's."""
+        return self.answers["decode"].result()
+
+
+def many(fleet, pool, decode):
+    """Requests with long prompts that nobody has seen before: prefill has to compute each."""
+    return [Pending(fleet, pool, dice.choices(range(256), k=LONG), decode) for _ in range(MANY)]
+
+
+def check_right(fleet, waiting):
+    """All were served, and with the tokens that the same prompts get when nothing happens."""
+    for one in waiting:
+        assert one.answer.status == 200, one.answer
+        assert one.answer.output_ids == answered(fleet, one.ids, fleet.decode)
+
 
 @pytest.fixture
 def pool():
-    with ThreadPoolExecutor(32) as threads:
+    with ThreadPoolExecutor(64) as threads:
         yield threads
 
 
 @pytest.fixture
 def busy(fleet, pool, right):
     """Prefill is at long prompts of another decode; those must not notice what a test does."""
-    others = [Pending(fleet, pool, ids, fleet.decode_servers[1]) for ids in LONG]
+    others = many(fleet, pool, fleet.decode_servers[1])
     time.sleep(0.2)
     yield
-    for one in others:
-        answer = one.answers["decode"].result()
-        assert answer.status == 200, answer.text
-        assert answer.output_ids == right[tuple(one.ids)]
+    check_right(fleet, others)
 
 
 @pytest.mark.parametrize(
@@ -185,38 +202,32 @@ def test_a_client_asks_for_what_cannot_be(fleet):
 
 
 def test_a_decode_that_stands_still_for_a_moment(fleet, pool, right):
-    waiting = [Pending(fleet, pool, ids, fleet.decode) for ids in LONG]
-    time.sleep(0.3)
+    waiting = many(fleet, pool, fleet.decode)
+    time.sleep(0.5)
     with fleet.decode.stopped():
         time.sleep(WRITE_TIMEOUT_S / 2)
-    for one in waiting:
-        answer = one.answers["decode"].result()
-        assert answer.status == 200, answer
-        assert answer.output_ids == right[tuple(one.ids)]
+        assert not any(one.answers["decode"].done() for one in waiting), "all was over before decode stood still"
+    check_right(fleet, waiting)
 
 
 def test_a_decode_that_hangs_costs_its_own_requests_only(fleet, pool, right):
     hung, other = fleet.decode_servers
-    waiting = [Pending(fleet, pool, ids, hung) for ids in LONG]
-    time.sleep(0.3)
+    waiting = many(fleet, pool, hung)
+    time.sleep(0.5)
     with hung.stopped():
         stopped_at = time.monotonic()
         meanwhile = [answered(fleet, SHORT, other) for _ in range(10)]
         took = time.monotonic() - stopped_at
         prefills = [one.answers["prefill"].result() for one in waiting]
-    assert meanwhile == [right[tuple(SHORT)]] * 10
+    assert meanwhile == [right] * 10
     assert took < 10
-    assert any(answer.status == 503 for answer in prefills), "every transfer was over before decode hung"
-    for one, prefill in zip(waiting, prefills, strict=True):
-        decode = one.answers["decode"].result()
-        assert prefill.status in (200, 503), prefill
-        assert decode.status == prefill.status, (prefill, decode)
-        if decode.status == 200:
-            assert decode.output_ids == right[tuple(one.ids)]
-        else:
-            assert "transfer_timeout: " in decode.text
-            assert "transfer_timeout: " in prefill.text
-            assert prefill.at - stopped_at < 2 * WRITE_TIMEOUT_S + 2
+    failed = [one for one, prefill in zip(waiting, prefills, strict=True) if prefill.status != 200]
+    assert failed, "every transfer was over before decode hung"
+    for one in failed:
+        for answer in (one.answers["prefill"].result(), one.answer):
+            assert (answer.status, "transfer_timeout: " in answer.text) == (503, True), answer
+        assert one.answers["prefill"].result().at - stopped_at < DEADLINE_S
+    check_right(fleet, [one for one in waiting if one not in failed])
 
 
 def test_a_server_whose_scheduler_stands_still_is_not_ready(fleet):
@@ -233,20 +244,21 @@ def test_severed_connections_heal_without_anybody_noticing(fleet, pool, right):
     prefill, decode = fleet.prefill.schedulers[0], fleet.decode.schedulers[0]
     fds = foreign_sockets.data_connections(prefill, decode, [fleet.prefill.rank_address()[1]])
     assert fds, "NIXL has no connection"
-    waiting = [Pending(fleet, pool, ids, fleet.decode) for ids in LONG]
-    assert foreign_sockets.sever(prefill, fds) > 0
-    for one in waiting:
-        answer = one.answers["decode"].result()
-        assert answer.status == 200, answer
-        assert answer.output_ids == right[tuple(one.ids)]
+    waiting = many(fleet, pool, fleet.decode)
+    try:
+        assert foreign_sockets.sever(prefill, fds) > 0
+    except PermissionError:
+        pytest.skip("needs the right to trace a child process (CAP_SYS_PTRACE in a container)")
+    finally:
+        check_right(fleet, waiting)
 
 
 def test_a_decode_dies_and_comes_back_in_another_shape_and_then_as_it_was(fleet, pool, right):
     dying, other = fleet.decode_servers[1], fleet.decode
     with fleet.gateway() as gateway:
-        waiting = [Pending(fleet, pool, ids, dying) for ids in LONG]
+        waiting = many(fleet, pool, dying)
         behind = [pool.submit(ask, f"{gateway}/generate", generation(SHORT, NEW_TOKENS)) for _ in range(8)]
-        time.sleep(0.3)
+        time.sleep(0.5)
         killed_at = time.monotonic()
         signals.kill(dying.schedulers[0].pid)
         while (status := dying.ready()[0]) == 200:
@@ -254,10 +266,10 @@ def test_a_decode_dies_and_comes_back_in_another_shape_and_then_as_it_was(fleet,
         assert status in (503, None)
         for one in behind:
             assert one.result().status == 200, one.result()
-            assert one.result().output_ids == right[tuple(SHORT)]
-        assert answered(fleet, SHORT, other) == right[tuple(SHORT)]
+            assert one.result().output_ids == right
+        assert answered(fleet, SHORT, other) == right
     for one in waiting:
-        prefill, decode = (one.answers[role].result() for role in ("prefill", "decode"))
+        prefill, decode = one.answers["prefill"].result(), one.answer
         assert prefill.status in (200, 503), prefill
         assert decode.status in (200, None), "whoever dies tells nobody"
         if prefill.status == 503:
@@ -269,7 +281,7 @@ def test_a_decode_dies_and_comes_back_in_another_shape_and_then_as_it_was(fleet,
     answers = fleet.both(generation(SHORT, NEW_TOKENS), decode=dying)
     assert answers["decode"].status == 500, answers
     assert "peer_incompatible: " in answers["decode"].text
-    assert answered(fleet, SHORT, other) == right[tuple(SHORT)]
+    assert answered(fleet, SHORT, other) == right
     fleet.replace(dying, as_it_was)
 
 

@@ -74,7 +74,7 @@ def _compile(config: KernelConfig, arch: Arch) -> Measured:
         raise GateError(f"{config.name} does not compile for {arch.name}: {error}") from error
     ptx = built.asm["ptx"]
     registers, spilled = _assemble(ptx, arch)
-    return Measured(built.metadata.shared, registers, spilled, ptx.count(arch.matrix))
+    return Measured(built.metadata.shared, registers, spilled, ptx.count(config.matrix_on(arch.matrix)))
 
 
 def _assemble(ptx: str, arch: Arch) -> tuple[int, int]:

@@ -20,7 +20,8 @@ class KernelConfig:
 
     ``types``: of each argument that is no constant, in triton's words (``"*bf16"``, ``"i32"``, ``"fp32"``); a trailing
     ``":16"`` says that the value is a multiple of 16, as a launch would find out. ``blocks``: resident blocks per
-    multiprocessor that the launch counts on, by architecture. ``matrix``: whether the kernel must use the matrix unit.
+    multiprocessor that the launch counts on, by architecture. ``matrix``: whether the kernel must use the matrix unit,
+    or the instruction of it that it must use where that is not the architecture's largest.
     """
 
     name: str
@@ -29,12 +30,18 @@ class KernelConfig:
     constants: Mapping[str, Any]
     num_warps: int
     num_stages: int = 1
-    matrix: bool = False
+    matrix: bool | str = False
     blocks: Mapping[str, int] = field(default_factory=dict)
+
+    def matrix_on(self, instruction: str) -> str:
+        """The instruction to look for on an architecture whose matrix unit has ``instruction``."""
+        return self.matrix if isinstance(self.matrix, str) else instruction
 
     def digest(self, arch: str) -> str:
         """16 hex digits that change when the configuration, the kernel's source or triton's version does."""
         what = [arch, triton.__version__, dict(self.types), dict(self.constants), self.num_warps, self.num_stages]
+        if isinstance(self.matrix, str):
+            what.append(self.matrix)
         text = json.dumps(what, sort_keys=True) + "".join(sorted(_sources(self.kernel).values()))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

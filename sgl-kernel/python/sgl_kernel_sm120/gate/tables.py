@@ -6,5 +6,6 @@ from collections.abc import Callable
 
 from sgl_kernel_sm120.gate.config import KernelConfig
 from sgl_kernel_sm120.index_k.configs import configs as index_k
+from sgl_kernel_sm120.sparse_mla.configs import configs as sparse_mla
 
-TABLES: dict[str, Callable[[], list[KernelConfig]]] = {"index_k": index_k}
+TABLES: dict[str, Callable[[], list[KernelConfig]]] = {"index_k": index_k, "sparse_mla": sparse_mla}

@@ -39,7 +39,7 @@ def judge(config: KernelConfig, arch: Arch, measured: Measured) -> Row:
     if measured.spilled:
         failures.append(f"{measured.spilled} bytes spilled")
     if config.matrix and not measured.matrix:
-        failures.append(f"no {arch.matrix}")
+        failures.append(f"no {config.matrix_on(arch.matrix)}")
     if blocks < wanted:
         failures.append(f"{blocks} blocks per multiprocessor, {wanted} are counted on")
     return Row(

@@ -14,7 +14,7 @@ def prepare(manager: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
     if envs.SGLANG_PD_RELIABLE.get():
         # Prefill, decode and their computing threads share the machine's cores: a spinning thread takes one of them.
         progress.wait_for_events()
-        progress.use_no_workers()
+        progress.use_few_workers()
 
 
 def declare_host_memory(args: Any) -> None:

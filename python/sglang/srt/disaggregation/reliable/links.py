@@ -13,7 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sglang.srt.environ import envs
+
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.workers import Workers, count_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,9 @@ class Links:
         self._manager = manager
         self._links: dict[str, _Link] = {}
         self._stuck: list[Any] = []
+        self._workers = Workers(manager.agent, count_of(manager.agent, envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.get()))
+        # Their connections within this process are made now, and not when a peer is lost.
+        self._workers.work()
 
     def epoch(self, agent: str) -> int:
         """Which connection a write posted now will use; connects where the last attempt failed.
@@ -84,6 +90,7 @@ class Links:
         """The peer is gone for good."""
         self.disconnect(agent)
         self._links.pop(agent, None)
+        self._workers.work()
 
     def wrote(self, agents: Iterable[str]) -> None:
         """A write to these peers arrived: where the connection was broken, it is healed now."""
@@ -115,6 +122,7 @@ class Links:
                 link.healing = False
                 logger.warning("the connection to decode %s: %s", agent, result)
                 self._manager.reconnects.count(result)
+                self._workers.work()
 
     def _link(self, agent: str) -> _Link:
         return self._links.setdefault(agent, _Link())

@@ -16,8 +16,8 @@ _REASONS: dict[str, Reason] = {
     "nixlCancelledError": Reason.NIXL_CANCELLED,
     "nixlBackendError": Reason.NIXL_BACKEND,
 }
-# NIXL forgets a peer that it found disconnected: what is posted next does not find it.
-_CONNECTION = {Reason.PEER_DISCONNECTED, Reason.NIXL_NOT_FOUND, Reason.NIXL_CANCELLED, Reason.NIXL_BACKEND}
+# What NIXL says of a write itself: it would be refused again. Everything else may be the connection.
+_REFUSED = {Reason.NIXL_INVALID, Reason.NIXL_MISMATCH, Reason.INTERNAL_ERROR, Reason.PEER_LOST}
 
 
 class WriteError(RuntimeError):
@@ -41,7 +41,12 @@ def reason_of(error: BaseException) -> Reason:
 
 def connection_lost(error: BaseException) -> bool:
     """Whether the connection to the peer is broken, or may be: it has to be made anew before the next write."""
-    return reason_of(error) in _CONNECTION
+    return reason_of(error) not in _REFUSED
+
+
+def disconnected(error: BaseException) -> bool:
+    """Whether NIXL found the connection closed, or had forgotten the peer after it did."""
+    return reason_of(error) in (Reason.PEER_DISCONNECTED, Reason.NIXL_NOT_FOUND)
 
 
 def failure_of(error: BaseException) -> Failure:

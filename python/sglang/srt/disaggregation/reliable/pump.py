@@ -18,7 +18,7 @@ from sglang.srt.disaggregation.reliable.batching import Limits, how_many
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.lanes import IDLE_S, Inbox
 from sglang.srt.disaggregation.reliable.links import Links
-from sglang.srt.disaggregation.reliable.nixl_errors import connection_lost, failure_of, reason_of
+from sglang.srt.disaggregation.reliable.nixl_errors import connection_lost, disconnected, failure_of, reason_of
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.writes import Send, Write, post
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 # NIXL's query also drives the transfer: asked without a pause, one of milliseconds is done a third sooner. A longer one
 # must not take a core. Seconds.
-SPIN_S = 0.02
+SPIN_S = 0.1
 PAUSE_S = (0.0002, 0.002)
 # How often rooms that ended are looked for among those that cannot be posted now, in seconds.
 SWEEP_S = 0.05
 # After an error in one handle of a write its siblings get this long to end, in seconds; then their connection goes.
 SETTLE_S = 5.0
 # Pause before a broken connection is tried again, first and longest, in seconds.
-RETRY_S = (0.01, 0.5)
+RETRY_S = (0.1, 0.5)
 # A stopped decode's connection is closed after so many times the deadline: until then its writes hold its pages.
 STOPPED_FOR_GOOD = 10
 
@@ -81,7 +81,7 @@ class Pump:
         self._queued: deque[Send] = deque()
         self._flying: list[Write] = []
         self._stalled: list[Write] = []
-        # Since when no write has arrived because of the connection, and why; and when to try it again.
+        # Since when no write has arrived because of the connection, and the first error; when to try it again.
         self._broken: tuple[float, BaseException] | None = None
         self._retry_at = self._retry_pause = 0.0
         self._quiet_since, self._swept = time.monotonic(), 0.0
@@ -232,41 +232,51 @@ class Pump:
 
     def _broke(self, write: Write, error: BaseException, now: float) -> None:
         """A write failed: write its chunks again where that can help, else end their rooms."""
+        lost = [write]
         if connection_lost(error) or write.running:
             # In the order in which they were posted: a room's chunks stay in theirs.
-            lost = [each for each in self._flying if each.epochs.items() & write.epochs.items() or each is write]
-            self._flying = [each for each in self._flying if each not in lost]
+            lost = [each for each in self._flying if each is write or each.epochs.items() & write.epochs.items()]
             whole = self._reconnect(write, lost)
+            # The first time, at once: mostly only the old connection was broken.
+            self._retry_at = now if whole and not self._retry_pause else now + self._retry_pause
+            self._retry_pause = min(2 * self._retry_pause or RETRY_S[0], RETRY_S[1])
+        self._flying = [each for each in self._flying if each not in lost]
+        if disconnected(error) or self._broken is not None:
             self._requeue(send for each in lost for send in each.sends)
             since, first = self._broken = self._broken or (now, error)
             if now - since > self._patience.reconnect_s:
                 self._give_up_all(write, first)
-            # The first time, at once: mostly only the old connection was broken.
-            self._retry_at = now if whole and not self._retry_pause else now + self._retry_pause
-            self._retry_pause = min(2 * self._retry_pause or RETRY_S[0], RETRY_S[1])
-            return
-        self._flying.remove(write)
-        if len(write.sends) > 1:
-            # One of them is wrong, and the others must not suffer for it.
-            for send in write.sends:
-                send.alone = True
-            self._requeue(write.sends)
         else:
-            self._rooms.fail(write.sends[0], failure_of(error))
-            self._rooms.end(write.sends[0])
+            self._requeue(
+                send for each in lost for send in each.sends if not self._is_hopeless(send, each is write, error)
+            )
+
+    def _is_hopeless(self, send: Send, failed: bool, error: BaseException) -> bool:
+        """Whether a chunk is not to be written again: its room is ended then. ``failed``: the error came for its write,
+        which may have been that of another chunk in it. The connection may have been the cause, once."""
+        if not failed:
+            return False
+        send.errors += send.alone
+        send.alone = True
+        if send.errors == 0 or (send.errors == 1 and connection_lost(error)):
+            return False
+        self._rooms.fail(send, failure_of(error))
+        self._rooms.end(send)
+        return True
 
     def _reconnect(self, write: Write, lost: list[Write]) -> bool:
         """Connect to the peers of ``write`` anew; returns whether they are there. The ``lost`` writes are over then."""
         whole = True
+        for each in lost:
+            # First: a connection that a handle still refers to is not closed.
+            self._links.abandon(each.running)
+            each.running = []
         for agent, epoch in write.epochs.items():
             try:
                 self._links.heal(agent, epoch)
             except Exception as error:  # noqa: BLE001 (NIXL's errors have no common base; it is tried again)
                 logger.warning("decode %s cannot be connected to: %s: %s", agent, type(error).__name__, error)
                 whole = False
-        for each in lost:
-            self._links.abandon(each.running)
-            each.running = []
         return whole
 
     def _give_up_all(self, write: Write, error: BaseException) -> None:

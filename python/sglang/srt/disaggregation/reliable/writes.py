@@ -22,7 +22,8 @@ HOST_MEMORY = "DRAM"
 @dataclass(slots=True, eq=False)
 class Send:
     """A queued chunk. ``infos``: the room's entry in the manager's table, by agent; ``targets``: those of them that are
-    written to. ``bytes``: its KV. ``alone``: it must not share a write. ``queued``: monotonic seconds."""
+    written to. ``bytes``: its KV. ``alone``: it must not share a write. ``queued``: monotonic seconds. ``errors``: how
+    often a write of it alone failed, the connection aside."""
 
     chunk: Any
     infos: dict[str, Any]
@@ -30,6 +31,7 @@ class Send:
     bytes: int
     alone: bool
     queued: float
+    errors: int = 0
 
     @property
     def room(self) -> int:
@@ -147,11 +149,13 @@ def _post_aux(manager: Any, write: Write, agent: str, slots: list[tuple[int, int
 
 
 def _start(manager: Any, write: Write, handle: Any) -> None:
+    # It is the write's before it is posted: what a failed post leaves behind is released with it.
+    write.running.append(handle)
     state = manager.agent.transfer(handle)
     if state == "ERR":
         raise WriteError("NIXL reports ERR for a write it was to start")
-    if state != "DONE":
-        write.running.append(handle)
+    if state == "DONE":
+        write.running.pop()
 
 
 def _post_alone(manager: Any, write: Write, send: Send) -> None:
