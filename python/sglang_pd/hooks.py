@@ -330,6 +330,15 @@ HOOKS: tuple[Hook, ...] = (
         recorded=Fingerprint("(self: Scheduler, req: Req, allow_send: bool=True)", "952d25d7c45c05f4"),
     ),
     Hook(
+        target="sglang.srt.managers.scheduler.Scheduler.on_idle",
+        kind="after",
+        ours="sglang_pd.cpu.idle:leave_the_core",
+        where="cpu",
+        why="while a transfer is in flight the scheduler spins, and takes a core from it",
+        until="upstream pauses while it only waits for transfers",
+        recorded=Fingerprint("(self)", "8ab3f3067c4cc3ab"),
+    ),
+    Hook(
         target="sglang.srt.entrypoints.engine._set_envs_and_config",
         kind="after",
         ours="sglang_pd.cluster.preload:fork_helpers",
@@ -532,7 +541,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         target="sglang.srt.model_executor.pool_configurator.DSV4PoolConfigurator.calculate_pool_sizes",
-        kind="around",
+        kind="before",
         ours=DSV4_OURS + "scratch:reserve",
         where="sm120_mma",
         why="the scratch of partial results is not in upstream's budget",

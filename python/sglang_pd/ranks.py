@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -49,15 +50,16 @@ def make_folder(*args: Any, **kwargs: Any) -> None:
     own = procfs.identify(os.getpid())
     assert own is not None, "this process runs"
     path = home / f"{own.pid}-{own.started}"
-    path.mkdir(mode=0o700, exist_ok=True)
+    shutil.rmtree(path, ignore_errors=True)  # of ranks that this process started before
+    path.mkdir(mode=0o700)
     environ.take_over({VARIABLE: str(path)})
 
 
 def sweep(home: Path) -> None:
     """Remove the folders of servers that are gone: most are killed at last, and cannot do so themselves."""
     for path in home.iterdir():
-        pid, _, started = path.name.partition("-")
-        if not procfs.alive(Identity(int(pid), int(started))):
+        of = re.fullmatch(r"(\d+)-(\d+)", path.name)
+        if of and not procfs.alive(Identity(int(of[1]), int(of[2]))):
             shutil.rmtree(path, ignore_errors=True)  # another server may be sweeping too
 
 

@@ -1,8 +1,9 @@
 """Upstream's real classes with our hooks live, on CPU tensors, kernels in Triton's interpreter: one call, one process.
 
 Hooks stay for the life of a process, and whether triton interprets is decided when it is imported, so neither can be
-had in the process of the tests. A lab is a process that has imported everything once, and two forks of it in which
-plugins were loaded as in a server, with the variable and without; each call runs in a fork of one of these.
+had in the process of the tests. A lab is a process that has imported everything once, and forks of it in which plugins
+were loaded as in a server, with bf16 index keys and without, with our sparse decode and without; each call runs in a
+fork of one of these.
 
 with Lab() as lab:
     lab.call("harness.dsv4.pools:index_pool", on=True)
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import itertools
 import os
 import pkgutil
 import signal
@@ -29,6 +31,9 @@ START_TIMEOUT_S = 240
 CALL_TIMEOUT_S = 120
 PR_SET_PDEATHSIG = 1
 VARIABLE = "SGLANG_DSV4_BF16_INDEX_K"
+ATTENTION = "SGLANG_SM120_FLASHMLA_BACKEND"
+# Bf16 index keys on, our sparse decode on.
+VARIANTS = tuple(itertools.product((False, True), repeat=2))
 
 
 class LabError(RuntimeError):
@@ -45,8 +50,11 @@ class LabError(RuntimeError):
 class Lab:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-")
-        self._addresses = {on: str(Path(self._folder.name) / f"on-{int(on)}") for on in (False, True)}
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(VARIABLE)}
+        self._addresses = {
+            (on, mma): str(Path(self._folder.name) / f"on-{int(on)}-{int(mma)}") for on, mma in VARIANTS
+        }
+        ours = (VARIABLE, "SGLANG_SM120_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness.lab", *self._addresses.values()], cwd=self._folder.name, env=environment
@@ -57,13 +65,13 @@ class Lab:
                 raise RuntimeError(f"the lab is not there: {self._process.poll()}")
             time.sleep(0.05)
 
-    def call(self, function: str, *args: Any, on: bool, **environment: str) -> Any:
+    def call(self, function: str, *args: Any, on: bool, mma: bool = False, **environment: str) -> Any:
         """``module:function`` with ``args``, in a process of its own; ``on``: with ``SGLANG_DSV4_BF16_INDEX_K=1``;
-        ``environment``: further variables, set before the function is called.
+        ``mma``: with ``SGLANG_SM120_FLASHMLA_BACKEND=mma``; ``environment``: further variables, set before the call.
 
         Raises :class:`LabError` with what it raised, ``TimeoutError``.
         """
-        with contextlib.closing(Client(self._addresses[on])) as connection:
+        with contextlib.closing(Client(self._addresses[on, mma])) as connection:
             connection.send((function, args, environment))
             if not connection.poll(CALL_TIMEOUT_S):
                 raise TimeoutError(f"{function} takes more than {CALL_TIMEOUT_S} s")
@@ -97,6 +105,7 @@ def _import_once() -> None:
     import torch
 
     torch.set_num_threads(1)
+    import sglang.srt.layers.attention.deepseek_v4_backend
     import sglang.srt.layers.attention.dsv4.compressor_v2
     import sglang.srt.server_args  # noqa: F401
 
@@ -110,13 +119,15 @@ def _import_once() -> None:
             pkgutil.resolve_name(row.target)
 
 
-def _main(off: str, on: str) -> None:
+def _main(*addresses: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     _import_once()
-    for address, value in ((off, "0"), (on, "1")):
+    for address, (on, mma) in zip(addresses, VARIANTS, strict=True):
         if os.fork() == 0:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            os.environ[VARIABLE] = value
+            os.environ[VARIABLE] = str(int(on))
+            if mma:
+                os.environ[ATTENTION] = "mma"
             _listen(address)
     signal.pause()
 

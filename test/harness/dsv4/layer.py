@@ -8,7 +8,7 @@ the model around the backend (queries, keys) are made up.
 from __future__ import annotations
 
 import contextlib
-import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -177,31 +177,15 @@ def _runner(random: torch.Generator) -> Any:
 
 
 @contextlib.contextmanager
-def live() -> Any:
-    """Our sparse decode attached, as on an SM120 GPU, in a process that was forked without it."""
-    from sglang.srt.plugins.hook_registry import HookRegistry
+def on_sm120() -> Iterator[None]:
+    """As on an SM120 GPU, as far as upstream asks."""
     from sglang.srt.runtime_context import _PlatformOverride
 
-    from sglang.srt.layers.attention.dsv4_sm120 import decode_settings
-    from sglang_pd import hooks
     from sgl_kernel_sm120.sparse_mla.split import Machine
+    from sglang.srt.layers.attention.dsv4_sm120 import decode_settings
 
-    os.environ |= {"SGLANG_SM120_FLASHMLA_BACKEND": "mma", "SGLANG_SM120_MMA_BLOCK_T": "32"}
-    hooks.attach(tuple(row for row in hooks.selected() if row.where == "sm120_mma"))
-    HookRegistry.apply_hooks()
-    decode_settings.machine = lambda device: Machine(24, 1)  # more than one split for a few rows
+    decode_settings.machine = lambda device: Machine(multiprocessors=24, resident=1)  # splits, even of a few rows
     models.settings(dsa_topk_backend="torch")
     cuda_ops.install()
     with _PlatformOverride(is_sm120=True):
         yield
-
-
-def smoke() -> Any:
-    with live():
-        layers = Layers(0)
-        random = torch.Generator().manual_seed(1)
-        given = [[Tokens.random(n, random) for n in (5, 9)] for _ in RATIOS]
-        outputs, chosen = layers.forward("EXTEND", [0, 2], [0, 0], given)
-        given = [[Tokens.random(1, random) for _ in range(2)] for _ in RATIOS]
-        outputs, chosen = layers.forward("DECODE", [0, 2], [5, 9], given)
-        return [out.float().abs().mean().item() for out in outputs], chosen[:, :4].tolist()

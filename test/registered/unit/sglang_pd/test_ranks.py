@@ -43,9 +43,18 @@ def test_folders_of_servers_that_are_gone_are_removed_and_those_of_running_ones_
     for path in (gone, running):
         path.mkdir()
         (path / "rank-tp0.json").write_text("{}")
+    (home / "notes.txt").write_text("not ours")
     ranks.make_folder()
     assert not gone.exists()
     assert (running / "rank-tp0.json").exists()
+    assert (home / "notes.txt").exists()
+
+
+def test_ranks_that_this_process_started_before_are_forgotten(home):
+    ranks.make_folder()
+    ranks.announce(ranks.folder(), "tp7", "decode", 1)
+    ranks.make_folder()
+    assert ranks.announced(ranks.folder()) == []
 
 
 def test_a_folder_that_somebody_else_may_have_put_there_is_refused(home, tmp_path):

@@ -12,8 +12,11 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import requests
+from sglang.srt.utils.network import NetworkAddress
 
+from sglang.srt.disaggregation.reliable import wire
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
+from sglang.srt.disaggregation.reliable.outbox import Outbox
 from sglang.srt.disaggregation.reliable.questions import Questions
 from sglang.srt.disaggregation.reliable.reasons import Reason
 
@@ -44,6 +47,9 @@ class Bootstrapping:
 
     prefill_info_table: dict[str, Any]
     connection_pool: dict[str, Any]
+    local_ip: str
+    rank_port: int
+    outbox: Outbox
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._questions = Questions()
@@ -63,10 +69,12 @@ class Bootstrapping:
         """Upstream's scheduler calls this where :func:`keep_off_the_loop` found the answer; whoever else does waits for
         the bootstrap server."""
         if bootstrap_addr in self.prefill_info_table:
+            # An answer that nobody took would be one about this prefill's successor, one day.
+            self.forget_layout(bootstrap_addr)
             return True
         answer = self._questions.take(bootstrap_addr) or self.ask_layout(bootstrap_addr)
         try:
-            return answer.result()
+            return answer.result() and bootstrap_addr in self.prefill_info_table
         finally:
             self._questions.forget(bootstrap_addr, answer)
 
@@ -81,6 +89,25 @@ class Bootstrapping:
         answer = self._questions.ask(key, lambda: {rank: locate(address, rank) for rank in ranks})
         answer.add_done_callback(lambda found: self._questions.forget(key, found))
         return answer
+
+    def turn_away(self, address: str, rooms: list[int]) -> None:
+        """Tell the prefill at ``address``, which cannot work with this decode, that these rooms end; in the background.
+
+        Nothing is known of its ranks, and so its first is told: where one rank fails a room, all do.
+        """
+        answer = self._questions.ask((address, "first rank"), lambda: locate(address, Rank(0, 0, 0, 0)))
+        answer.add_done_callback(lambda found: self._turned_away(address, rooms, found))
+
+    def _turned_away(self, address: str, rooms: list[int], found: Future[dict[str, Any]]) -> None:
+        self._questions.forget((address, "first rank"), found)
+        if (error := found.exception()) is not None:
+            logger.warning("prefill %s is not told that %d rooms end: %s", address, len(rooms), error)
+            return
+        rank = NetworkAddress(found.result()["rank_ip"], int(found.result()["rank_port"]))
+        sender = wire.Address(self.local_ip, self.rank_port)
+        for room in rooms:
+            abort = wire.Abort(room, sender, 0, Reason.PEER_INCOMPATIBLE)
+            self.outbox.send(rank.to_tcp(), abort.frames(), rank.is_ipv6)
 
     def _unknown_ranks(self, address: str, layout: Any, dp_rank: int) -> list[Rank]:
         """In upstream's order, and by its key of a connection."""
@@ -123,6 +150,7 @@ def keep_off_the_loop(original: Callable[..., Any], queue: Any, addr_to_reqs: di
     answered, waiting = {}, []
     for address, reqs in addr_to_reqs.items():
         if address in manager.prefill_info_table:
+            manager.forget_layout(address)
             answered[address] = reqs
             continue
         answer = manager.ask_layout(address)
@@ -133,6 +161,7 @@ def keep_off_the_loop(original: Callable[..., Any], queue: Any, addr_to_reqs: di
             logger.error("prefill %s cannot work with this decode: %s", address, error)
             manager.forget_layout(address)
             _give_up(reqs, failure(Reason.PEER_INCOMPATIBLE, str(error)))
+            manager.turn_away(address, [decode_req.req.bootstrap_room for decode_req in reqs])
         else:
             answered[address] = reqs
     ready, unanswered = _upstream(original, queue, answered)

@@ -53,8 +53,9 @@ class DecodeControl:
             stale = [key for key, ranks in manager.connection_pool.items() if _is_one_of(address, ranks)]
             for key in stale:
                 del manager.connection_pool[key]
-        for key in stale:
-            manager.prefill_info_table.pop(key.rsplit("_", 3)[0], None)
+        for bootstrap_address in {key.rsplit("_", 3)[0] for key in stale}:
+            manager.prefill_info_table.pop(bootstrap_address, None)
+            manager.forget_layout(bootstrap_address)
         for room, receiver in list(manager.watch.ends.items()):
             waits = manager.request_status.get(room) not in (None, KVPoll.Success)
             if waits and _is_one_of(address, getattr(receiver, "bootstrap_infos", None)):

@@ -49,6 +49,7 @@ class Links:
         self._workers = Workers(manager.agent, count_of(manager.agent, envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.get()))
         # Their connections within this process are made now, and not when a peer is lost.
         self._workers.work()
+        manager.control.start("nixl-workers", self._workers.run)
 
     def epoch(self, agent: str) -> int:
         """Which connection a write posted now will use; connects where the last attempt failed.
@@ -90,7 +91,7 @@ class Links:
         """The peer is gone for good."""
         self.disconnect(agent)
         self._links.pop(agent, None)
-        self._workers.work()
+        self._workers.close_old_connections()
 
     def wrote(self, agents: Iterable[str]) -> None:
         """A write to these peers arrived: where the connection was broken, it is healed now."""
@@ -122,7 +123,7 @@ class Links:
                 link.healing = False
                 logger.warning("the connection to decode %s: %s", agent, result)
                 self._manager.reconnects.count(result)
-                self._workers.work()
+                self._workers.close_old_connections()
 
     def _link(self, agent: str) -> _Link:
         return self._links.setdefault(agent, _Link())

@@ -149,7 +149,7 @@ class PrefillControl:
             known = room in self._manager.request_status
             self._manager.accounts.aborted_by_decode(room, message.reason)
             self._manager._handle_abort_notification(frames)
-            if not known and self._ended.dig_up(room, time.monotonic()) is None:
+            if not known and not self._ended.covers(room, time.monotonic()):
                 reason = told.abort_of_decode(message.reason)
                 detail = "decode aborted the room before prefill began it"
                 self._doomed.bury(room, failure(reason, detail), time.monotonic())

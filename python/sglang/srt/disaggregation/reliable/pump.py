@@ -174,7 +174,8 @@ class Pump:
                 continue
             write.look(state_of, now)
             if write.error is not None:
-                if connection_lost(write.error) or not write.running or now - write.error_at > SETTLE_S:
+                settled = write.lost or not write.running or now - write.error_at > SETTLE_S
+                if settled or connection_lost(write.error):
                     self._broke(write, write.error, now)
                     done.append(write)
             elif not write.running:

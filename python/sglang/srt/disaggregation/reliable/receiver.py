@@ -93,6 +93,9 @@ class ReliableKVReceiver(NixlKVReceiver):
         """Upstream's scheduler does so once :meth:`poll` said that it may; one that does not look waits here."""
         if self._asked is not None:
             self._finish_init()
+        if self.kv_mgr.request_status.get(self.bootstrap_room) == KVPoll.Failed:
+            # It ended since the scheduler looked: prefill was told, and must not hear of it as of a new room.
+            return
         self.pages = len(kv_indices)
         super().send_metadata(kv_indices, *args, **kwargs)
         ledger = self.kv_mgr.accounts.ledger

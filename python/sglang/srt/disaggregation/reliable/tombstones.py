@@ -55,6 +55,11 @@ class Tombstones:
         stone.told.add(agent)
         return stone.reason
 
+    def covers(self, room: int, now_s: float) -> bool:
+        """Whether the room is known to have ended."""
+        stone = self._rooms.get(room)
+        return stone is not None and not self._expired(stone, now_s)
+
     def dig_up(self, room: int, now_s: float) -> str | None:
         """Forget the room, and return its reason if it had one."""
         stone = self._rooms.pop(room, None)

@@ -11,6 +11,7 @@ from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.reliable.deadlines import Deadlines, DeadlineThread, Overdue
 from sglang.srt.disaggregation.reliable.failure import failure
 from sglang.srt.disaggregation.reliable.phases import PHASES, Role
+from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang_pd import environ
 
 logger = logging.getLogger(__name__)
@@ -47,13 +48,22 @@ class Watch:
     def _on_overdue(self, overdue: Overdue) -> None:
         room, phase = overdue.room.room, overdue.room.phase
         seconds = overdue.room.phase_seconds()[phase]
-        text = failure(overdue.reason, f"{overdue.reason.sentence} It was {phase} for {seconds:.1f} s.")
+        reason = self._why(room, overdue.reason)
+        text = failure(reason, f"{reason.sentence} It was {phase} for {seconds:.1f} s.")
         self._manager.record_failure(room, text)
         self._manager.update_status(room, KVPoll.Failed)
         if overdue.room.role is Role.PREFILL:
             self._manager.prefill.ended(room, text)
         elif (receiver := self.ends.get(room)) is not None:
             receiver.ensure_abort_notified()
+
+    def _why(self, room: int, reason: Reason) -> Reason:
+        """A rank is asked for once the layout is known: without it, the bootstrap server never answered at all."""
+        receiver = self.ends.get(room)
+        if reason is not Reason.DP_RANK_UNRESOLVED or receiver is None:
+            return reason
+        known = receiver.bootstrap_addr in self._manager.prefill_info_table
+        return reason if known else Reason.BOOTSTRAP_UNREACHABLE
 
     def _on_error(self, error: Exception) -> None:
         logger.error("the deadline thread met an error (%d so far) and goes on", self._thread.errors, exc_info=error)

@@ -65,6 +65,13 @@ class Abort:
     generation: int | None
     reason: Reason | None
 
+    def frames(self) -> list[bytes]:
+        """Raises ``ValueError`` unless all of it is known: upstream's layout puts the reason after the others."""
+        if self.sender is None or self.generation is None or self.reason is None:
+            raise ValueError(f"not to be sent: {self}")
+        numbers = (self.room, self.sender.ip, self.sender.port, self.generation, self.reason)
+        return [ABORT, *(str(number).encode("ascii") for number in numbers)]
+
 
 @dataclass(frozen=True)
 class Watermark:

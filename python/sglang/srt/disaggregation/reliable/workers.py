@@ -8,6 +8,8 @@ descriptors stay until it next has something to do (seen with NIXL 1.5.1 over TC
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ logger = logging.getLogger(__name__)
 # NIXL gives every so many descriptors of a transfer to another worker.
 SPLIT = 1024
 HOST_MEMORY = "DRAM"
+# When the workers look, after a peer was disconnected: pauses before each time, in seconds.
+CLOSING_S = (0.1, 0.9)
 
 
 class Workers:
@@ -26,6 +30,21 @@ class Workers:
         self._agent = agent
         self._count = count
         self._lists: tuple[Any, Any] | None = None
+        self._wanted = threading.Event()
+
+    def close_old_connections(self) -> None:
+        """A peer was disconnected: have the thread that runs :meth:`run` make the workers notice."""
+        self._wanted.set()
+
+    def run(self) -> None:
+        """For a thread of its own; does not return."""
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            # Some of it takes a while, and a worker that is looked at too early has nothing to close yet.
+            for pause_s in CLOSING_S:
+                time.sleep(pause_s)
+                self.work()
 
     def work(self) -> None:
         """Give every worker something to do, a transfer of single bytes within this process; blocks for milliseconds.

@@ -41,7 +41,7 @@ class Send:
 @dataclass(slots=True, eq=False)
 class Write:
     """Chunks that were posted together. ``epochs``: the connection used, by agent. ``running``: NIXL's handles that are
-    not done. ``error``: the first; its siblings may still run."""
+    not done. ``error``: the first; its siblings may still run. ``lost``: NIXL cannot say whether one of them does."""
 
     sends: Sequence[Send]
     posted: float
@@ -49,6 +49,7 @@ class Write:
     running: list[Any] = field(default_factory=list)
     error: BaseException | None = None
     error_at: float = 0.0
+    lost: bool = False
 
     @property
     def bytes(self) -> int:
@@ -66,6 +67,7 @@ class Write:
                 state = state_of(handle)
             except Exception as error:  # noqa: BLE001 (NIXL's errors have no common base; it is the write's outcome)
                 self.fail(error, now)
+                self.lost = True
                 running.append(handle)
                 continue
             if state == "ERR":
