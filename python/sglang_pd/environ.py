@@ -265,13 +265,13 @@ class Envs:
     SGLANG_DSV4_BF16_INDEX_K_PREFILL_NUM_STAGES = EnvChoice(launch.PREFILL_STAGES, "Pipeline stages of such a program.")
     SGLANG_SM120_MMA_TARGET_CTAS = EnvCount(
         DEFAULT_TARGET_CTAS,
-        "Thread blocks that a row's candidates are at most divided into, all rows together, in DeepSeek-V4's attention on "
-        "SM120; each takes 66 KB of scratch. Set, our kernel attends in decode where FlashInfer's ends, above 64 rows; with "
+        "Thread blocks that all rows' candidates are at most divided into, in DeepSeek-V4's attention on SM120; "
+        "each takes 66 KB of scratch. Set, our kernel attends in decode above 64 rows, where FlashInfer's ends; with "
         "`SGLANG_SM120_FLASHMLA_BACKEND=mma` everywhere (docs/kernels.md).",
     )
     SGLANG_SM120_MMA_TABLE = EnvFile(
-        "A table of this card's costs, by which splits are chosen; `python -m sgl_kernel_sm120.tune` writes it. A table "
-        "of another card or of other kernels stops the server."
+        "A table of this card's costs, by which splits are chosen; `python -m sgl_kernel_sm120.tune` writes it. One of "
+        "another card or of other kernels stops the server."
     )
     SGLANG_SM120_MMA_BLOCK_T = EnvChoice(sparse.BLOCK_T, "Keys that a thread block attends to per step.", "16")
     SGLANG_SM120_MMA_NUM_WARPS = EnvChoice(sparse.NUM_WARPS, "Its warps.", "8")

@@ -1,4 +1,4 @@
-"""Inputs for the sparse decode: paged FP8 KV whose every unused byte is 0xFF, which is NaN, and what a result may be."""
+"""Inputs for the sparse decode: paged FP8 KV whose unused bytes are all 0xFF, a NaN, and what a result may be."""
 
 from __future__ import annotations
 

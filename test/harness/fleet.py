@@ -223,14 +223,20 @@ class Fleet:
             time.sleep(0.1)
 
     def kill(self, server: Server) -> None:
-        """Every process of it, at once; nothing of it is left when this returns."""
+        """Every process of it, at once; none of them runs when this returns. Raises ``TimeoutError``."""
         if not server.pid:  # never started
             return
         left = server.processes
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(server.pid, signal.SIGKILL)
         for one in left:
-            signals.kill(one.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        deadline = time.monotonic() + PATIENCE_S
+        while running := [one for one in left if runs(one)]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{server.name}: {running} have not ended after {PATIENCE_S:g} s")
+            time.sleep(0.02)
 
     def replace(self, server: Server, flags: tuple[str, ...] | None = None) -> None:
         """A new server in place of this one, which may have ended, on the same ports."""

@@ -50,9 +50,7 @@ class LabError(RuntimeError):
 class Lab:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-")
-        self._addresses = {
-            (on, mma): str(Path(self._folder.name) / f"on-{int(on)}-{int(mma)}") for on, mma in VARIANTS
-        }
+        self._addresses = {(on, mma): str(Path(self._folder.name) / f"on-{int(on)}-{int(mma)}") for on, mma in VARIANTS}
         ours = (VARIABLE, "SGLANG_SM120_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}

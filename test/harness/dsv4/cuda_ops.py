@@ -7,7 +7,9 @@ calling the same functions. The plans and the state ring follow upstream's struc
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +43,14 @@ def _locations(req_pool_indices, req_to_token, full_to_state, ratio, swa_page_si
 
 
 def plan_decode(
-    compress_ratio, req_pool_indices, req_to_token, full_to_state, seq_lens, swa_page_size, ring_size, use_req_ring=False
+    compress_ratio,
+    req_pool_indices,
+    req_to_token,
+    full_to_state,
+    seq_lens,
+    swa_page_size,
+    ring_size,
+    use_req_ring=False,
 ):
     from sglang.kernels.ops.attention.dsv4 import CompressorDecodePlan
 
@@ -154,7 +163,9 @@ def _store_index_keys(pages: torch.Tensor, slots: torch.Tensor, keys: torch.Tens
     packed = (keys / scale[:, None]).to(torch.float8_e4m3fn).view(torch.uint8)
     page, slot = slots // 64, slots % 64
     pages[page[:, None], torch.arange(128) + (slot * 128)[:, None]] = packed
-    pages[page[:, None], torch.arange(4) + (64 * 128 + slot * 4)[:, None]] = scale[:, None].contiguous().view(torch.uint8)
+    pages[page[:, None], torch.arange(4) + (64 * 128 + slot * 4)[:, None]] = (
+        scale[:, None].contiguous().view(torch.uint8)
+    )
 
 
 def store_module(name, input_dtype, index_dtype, page_size, layout):
@@ -176,6 +187,28 @@ def query_module(dtype):
 
 def linear_bf16_fp32(x: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
     return x.float() @ y.float().T
+
+
+@contextlib.contextmanager
+def fast_metadata() -> Iterator[None]:
+    """For thousands of rows: upstream's kernel for the compressed layers' metadata, which the interpreter runs as it is
+    but row by row, in PyTorch."""
+    from sglang.srt.layers.attention import deepseek_v4_backend as upstream
+
+    kept, upstream._init_compression_metadata_triton = upstream._init_compression_metadata_triton, _metadata
+    yield
+    upstream._init_compression_metadata_triton = kept
+
+
+def _metadata(lens, positions, out_loc, page_table, page_size, compute_page_indices=True):
+    found = []
+    for ratio in (4, 128):
+        raw = (lens // ratio).int()
+        slots = torch.where(lens % ratio == 0, out_loc // ratio, 0)
+        found += [slots, (positions & -ratio).int(), raw, raw.clamp(min=1)]
+    nth = torch.arange(page_table.shape[1] * 2)
+    indices = page_table[:, nth // 2] * 2 + nth % 2
+    return *found, torch.where(nth < found[6][:, None], indices, -1).int()
 
 
 _OPS = "sglang.kernels.ops.attention.dsv4."

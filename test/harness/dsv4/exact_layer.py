@@ -30,9 +30,9 @@ def turned(rows: torch.Tensor, positions: torch.Tensor, freqs: torch.Tensor) -> 
 
 def hadamard(size: int) -> torch.Tensor:
     bits = torch.arange(size)
-    ones = (bits[:, None] & bits[None, :]).double()
-    parity = sum((bits[:, None] & bits[None, :]) >> n & 1 for n in range(size.bit_length())) % 2
-    return torch.where(parity == 1, -1.0, 1.0).to(ones) / size**0.5
+    common = bits[:, None] & bits[None, :]
+    parity = torch.stack([common >> n & 1 for n in range(size.bit_length())]).sum(0) % 2
+    return (1.0 - 2.0 * parity.double()) / size**0.5
 
 
 def compressed(compressor: Any, x: torch.Tensor) -> torch.Tensor:
@@ -61,12 +61,18 @@ def compressed(compressor: Any, x: torch.Tensor) -> torch.Tensor:
     return turned(keys, torch.arange(blocks) * ratio, compressor.freqs_cis)
 
 
-def index_scores(indexer: Any, x: torch.Tensor, q_lora: torch.Tensor, position: int) -> torch.Tensor:
-    """Of every compressed key for the last token. ``x``: of the whole sequence; ``q_lora``: of the token."""
-    keys = compressed(indexer.compressor, x) @ hadamard(128)
+def index_keys(indexer: Any, x: torch.Tensor) -> torch.Tensor:
+    """The indexer's keys ``[len(x) // 4, 128]`` of a sequence's inputs, not rounded."""
+    return compressed(indexer.compressor, x) @ hadamard(128)
+
+
+def index_scores(
+    indexer: Any, keys: torch.Tensor, x: torch.Tensor, q_lora: torch.Tensor, position: int
+) -> torch.Tensor:
+    """Scores of ``keys`` for the token at ``position``, whose inputs ``x`` and ``q_lora`` are."""
     query = (q_lora.double() @ indexer.wq_b.weight.double().T).view(1, indexer.n_heads, 128)
     query = turned(query, torch.tensor([position]), indexer.freqs_cis)[0] @ hadamard(128)
-    weights = x[-1].double() @ indexer.weights_proj.weight.double().T * indexer.weight_scale
+    weights = x.double() @ indexer.weights_proj.weight.double().T * indexer.weight_scale
     return torch.relu(keys @ query.T) @ weights
 
 

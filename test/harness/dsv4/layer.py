@@ -18,13 +18,12 @@ import torch
 from harness.dsv4 import cuda_ops, indexing, models
 
 RATIOS = [0, 4, 128]
-HEADS, HIDDEN, CONTEXT, REQUESTS = 16, 256, 2304, 4
-WINDOW_SLOTS = 16 * models.PAGE
+HEADS, HIDDEN, CONTEXT, REQUESTS = 16, 256, 2560, 4
 
 
 @dataclass
 class Tokens:
-    """Inputs of a layer for some tokens: ``x`` ``[n, HIDDEN]``, ``q_lora``, ``q`` ``[n, HEADS, 512]``, ``k`` ``[n, 512]``."""
+    """A layer's inputs, a row per token; ``q``: ``[n, HEADS, 512]``, ``k``: ``[n, 512]``, both after norm and rope."""
 
     x: torch.Tensor
     q_lora: torch.Tensor
@@ -36,8 +35,8 @@ class Tokens:
         shapes = (HIDDEN,), (indexing.RANK,), (HEADS, 512), (512,)
         return Tokens(*(torch.randn(count, *shape, generator=random).bfloat16() for shape in shapes))
 
-    def part(self, rows: slice) -> Tokens:
-        return Tokens(self.x[rows], self.q_lora[rows], self.q[rows], self.k[rows])
+    def with_more(self, more: Tokens) -> Tokens:
+        return _joined([self, more])
 
 
 class Layers:
@@ -54,23 +53,27 @@ class Layers:
         self.compressors = {ratio: _compressor(layer, ratio) for layer, ratio in enumerate(RATIOS) if ratio}
         self.sinks = [torch.randn(HEADS, generator=random) for _ in RATIOS]
 
-    def forward(self, mode: str, requests: list[int], before: list[int], given: list[list[Tokens]], attend: bool = True):
+    def forward(
+        self, mode: str, requests: list[int], before: list[int], given: list[list[Tokens]], attend: bool = True
+    ):
         """One batch. ``before``: tokens that each request had; ``given``: per layer, per request, its new tokens.
 
-        Returns per layer the output ``[tokens, HEADS, 512]`` and, of C4, the slots that were chosen; None each without
-        ``attend``, which only stores.
+        Returns per layer the output ``[tokens, HEADS, 512]``, and the positions of the keys that C4's indexer chose for
+        each token; None each without ``attend``, which only stores.
         """
         from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 
         counts = [len(one.x) for one in given[0]]
         batch = self._batch(mode, requests, before, counts)
         outputs: list[Any] = []
+        metadata = contextlib.nullcontext() if attend else cuda_ops.fast_metadata()
         with torch.no_grad(), forward_context(ForwardContext(attn_backend=self.backend)):
-            self.backend.init_forward_metadata(batch)
+            with metadata:
+                self.backend.init_forward_metadata(batch)
             for layer, ratio in enumerate(RATIOS):
                 tokens = _joined(given[layer])
                 outputs.append(self._layer(layer, ratio, tokens, batch, attend))
-        return outputs, self._chosen()
+        return outputs, self._chosen() if attend else None
 
     def _layer(self, layer: int, ratio: int, tokens: Tokens, batch: Any, attend: bool) -> torch.Tensor | None:
         backend = self.backend
@@ -152,7 +155,13 @@ def _runner(random: torch.Generator) -> Any:
 
     pages = CONTEXT // models.PAGE
     total = REQUESTS * pages
-    sizes = {"swa": WINDOW_SLOTS * 3, "c4": total * 64, "c128": total * 2, "c4_state": 48 * 8, "c128_state": 128 * REQUESTS}
+    sizes = {
+        "swa": (total + 1) * models.PAGE,
+        "c4": total * 64,
+        "c128": total * 2,
+        "c4_state": (total + 2) * 8,
+        "c128_state": 128 * REQUESTS,
+    }
     pool = models.token_pool(sizes, REQUESTS, "cpu", RATIOS)
     requests = ReqToTokenPool(size=REQUESTS, max_context_len=CONTEXT, device="cpu", enable_memory_saver=False)
     full = torch.randperm(total, generator=random).view(REQUESTS, pages) + 1
@@ -184,7 +193,7 @@ def on_sm120() -> Iterator[None]:
     from sgl_kernel_sm120.sparse_mla.split import Machine
     from sglang.srt.layers.attention.dsv4_sm120 import decode_settings
 
-    decode_settings.machine = lambda device: Machine(multiprocessors=24, resident=1)  # splits, even of a few rows
+    decode_settings.machine = lambda device: Machine(multiprocessors=8, resident=1)  # decode's few rows are split
     models.settings(dsa_topk_backend="torch")
     cuda_ops.install()
     with _PlatformOverride(is_sm120=True):

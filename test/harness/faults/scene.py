@@ -39,6 +39,7 @@ class Scene:
         self._frozen = False
         self._collected = 0
         self._before = [role.call("resources") for role in site.roles]
+        self._left_before = site.prefill.call("sockets_left")
         if cell.spares_a_peer:
             self._spared_before = statistics.median(site.transfer(site.decodes[1]) for _ in range(3))
 
@@ -242,9 +243,10 @@ class Scene:
         self.record.baseline_s = time.monotonic() - start
 
     def _more_than_before(self) -> list[str]:
+        left = max(0, self.site.prefill.call("sockets_left") - self._left_before)
         return [
             f"{role.spec.mode} {index}: {count - before[name]} {name}"
             for index, (role, before) in enumerate(zip(self.site.roles, self._before, strict=True))
             for name, count in role.call("resources").items()
-            if count > before[name]
+            if count > before[name] + (left if name == "descriptors" else 0)
         ]

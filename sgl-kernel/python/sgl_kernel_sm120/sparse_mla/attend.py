@@ -22,7 +22,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def load_keys(pages, index, slots, units, UPCAST: tl.constexpr):
-    """Keys ``[tile, 512]``; zeros where ``index`` is below 0, whatever memory holds there.
+    """Keys ``[8, slots of index, 64]``, by tiles; zeros where ``index`` is below 0, whatever memory holds there.
 
     ``units``: stride of a page in 64 bytes, in which rows and strides are counted here: it tells the compiler how
     addresses are aligned.
@@ -35,13 +35,17 @@ def load_keys(pages, index, slots, units, UPCAST: tl.constexpr):
     page = page.to(tl.int64) * units
     at = page + slot * 9
     packed = (tile < 7)[:, None] & valid[None, :]
+    last = (tile == 7)[:, None] & valid[None, :]
     fp8 = pages.to(tl.pointer_type(tl.float8e4nv))
     values = tl.load(
         fp8 + (at[None, :, None] + tile[:, None, None]) * 64 + dim[None, None, :], mask=packed[:, :, None], other=0.0
     )
     exponent = tl.load(pages + (page * 64 + slots * 576 + slot * 8)[None, :] + tile[:, None], mask=packed, other=0)
-    rope = pages.to(tl.pointer_type(tl.bfloat16)) + ((at + 7) * 32)[None, :, None] + dim[None, None, :]
-    rope = tl.load(rope + (tile * 0)[:, None, None], mask=(valid[None, :] & (tile == 7)[:, None])[:, :, None], other=0.0)
+    # Asked for in the shape of the rest, so that it is loaded in the same layout and only once.
+    bf16 = pages.to(tl.pointer_type(tl.bfloat16))
+    rope = tl.load(
+        bf16 + (at[None, :, None] + tile[:, None, None]) * 32 + dim[None, None, :], mask=last[:, :, None], other=0.0
+    )
     if UPCAST:
         scale = (exponent.to(tl.int32) << 23).to(tl.float32, bitcast=True)
         values, rope = values.to(tl.float32), rope.to(tl.float32)

@@ -77,7 +77,8 @@ def check(path: Path, table: Calibration, gpu: str, multiprocessors: int, launch
     again = "write a new one with python -m sgl_kernel_sm120.tune"
     if (table.gpu, table.multiprocessors) != (gpu, multiprocessors):
         raise CalibrationError(
-            f"{path} is of {table.gpu} ({table.multiprocessors} multiprocessors), this is {gpu} ({multiprocessors}); {again}"
+            f"{path} is of {table.gpu} ({table.multiprocessors} multiprocessors), this is {gpu} ({multiprocessors}); "
+            f"{again}"
         )
     if table.launch != launch:
         raise CalibrationError(f"{path} is of {table.launch}, served is {launch}; {again}")

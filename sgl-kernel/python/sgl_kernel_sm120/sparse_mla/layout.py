@@ -5,8 +5,8 @@ A page of ``slots`` slots holds their data first, 576 bytes each, and then their
     data    448 FP8 (e4m3) values in 7 tiles of 64, then 64 bf16 values that carry the rope
     scales  7 exponents, one per tile (2 ** (byte - 127)), and a byte of padding
 
-and is padded to a multiple of 576 bytes: 256 slots for the sliding window, 64 for C4, 2 (1728 bytes) for C128. Pages are
-therefore addressed by their stride. A key is its own value.
+and is padded to a multiple of 576 bytes: 256 slots for the sliding window, 64 for C4, 2 (1728 bytes) for C128. Pages
+are therefore addressed by their stride. A key is its own value.
 """
 
 from __future__ import annotations

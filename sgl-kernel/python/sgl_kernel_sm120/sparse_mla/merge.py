@@ -33,10 +33,10 @@ def merge_kernel(
     total = tl.sum(tl.exp2(levels - base), axis=0)
     acc = tl.full((512,), 0.0, tl.float32)
     for start in range(0, splits, BLOCK_S):
-        n = start + tl.arange(0, BLOCK_S)
-        at = first + n * heads
-        weights = tl.exp2(tl.load(part_lse + at, mask=n < splits, other=float("-inf")) - base)
-        parts = tl.load(part_out + at[:, None] * 512 + dim[None, :], mask=(n < splits)[:, None], other=0.0)
+        split = start + tl.arange(0, BLOCK_S)
+        at = first + split * heads
+        weights = tl.exp2(tl.load(part_lse + at, mask=split < splits, other=float("-inf")) - base)
+        parts = tl.load(part_out + at[:, None] * 512 + dim[None, :], mask=(split < splits)[:, None], other=0.0)
         acc += tl.sum(weights[:, None] * parts, axis=0)
     seen = total > 0.0
     rest = tl.exp2(tl.load(sink + head) * LOG2E - base)

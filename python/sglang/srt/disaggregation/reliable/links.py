@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglang.srt.environ import envs
+from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.workers import Workers, count_of
@@ -27,10 +28,16 @@ class PeerForgottenError(RuntimeError):
     reason = Reason.PEER_LOST
 
 
+class PeerAbsentError(RuntimeError):
+    """The peer's control connection broke as well, and was refused since: its process is gone, or about to be."""
+
+    reason = Reason.PEER_DISCONNECTED
+
+
 @dataclass
 class _Link:
-    """``epoch`` counts the connections made. ``whole``: the last attempt to connect went through. ``healing``: it was
-    broken, and nothing has been written since."""
+    """``epoch`` counts the connections closed. ``whole``: there is one. ``healing``: one broke, and nothing has been
+    written since."""
 
     epoch: int = 0
     whole: bool = True
@@ -52,33 +59,28 @@ class Links:
         manager.control.start("nixl-workers", self._workers.run)
 
     def epoch(self, agent: str) -> int:
-        """Which connection a write posted now will use; connects where the last attempt failed.
+        """Which connection a write posted now will use; connects where the last one was closed.
 
-        Raises NIXL's error or :class:`PeerForgottenError`.
+        Raises NIXL's error, :class:`PeerAbsentError` or :class:`PeerForgottenError`.
         """
-        self._peer(agent)
-        link = self._link(agent)
-        if not link.whole:
-            self.heal(agent, link.epoch)
-        return link.epoch
+        peer, link = self._peer(agent), self._link(agent)
+        with link.lock:
+            if not link.whole:
+                self._connect(peer)
+                link.whole = True
+            return link.epoch
 
-    def heal(self, agent: str, epoch: int) -> None:
-        """Connect anew, unless that was done since ``epoch``. Raises NIXL's error or :class:`PeerForgottenError`."""
+    def close(self, agent: str, epoch: int) -> None:
+        """The connection of ``epoch`` is broken: close it, unless that was done. What was in flight over it is over."""
         link = self._link(agent)
         with link.lock:
             if link.epoch != epoch:
                 return
-            peer = self._peer(agent)
             if not link.healing:
-                logger.warning("the connection to decode %s:%s broke: connecting", peer.endpoint, peer.dst_port)
+                logger.warning("the connection to decode %s broke", agent)
             link.epoch += 1
             link.whole, link.healing = False, True
             self.disconnect(agent)
-            peer.kv_xfer_segments = None
-            self._manager.agent.add_remote_agent(peer.agent_metadata)
-            self._manager._prepare_payload_xfer(peer)
-            self._manager._prepare_state_xfer(peer)
-            link.whole = True
 
     def disconnect(self, agent: str) -> None:
         """Drop the connection and everything prepared for it."""
@@ -109,6 +111,16 @@ class Links:
                 handle.release()
             except Exception:  # noqa: BLE001 (NIXL's errors have no common base; each means that it still runs)
                 self._stuck.append(handle)
+
+    def _connect(self, peer: Any) -> None:
+        address = NetworkAddress(peer.endpoint, peer.dst_port).to_tcp()
+        if self._manager.outbox.is_absent(address):
+            # UCX leaves a descriptor behind each time a connection is refused.
+            raise PeerAbsentError(f"decode {address} does not listen")
+        peer.kv_xfer_segments = None
+        self._manager.agent.add_remote_agent(peer.agent_metadata)
+        self._manager._prepare_payload_xfer(peer)
+        self._manager._prepare_state_xfer(peer)
 
     def _peer(self, agent: str) -> Any:
         peer = self._manager.decode_kv_args_table.get(agent)

@@ -45,8 +45,8 @@ def connection_lost(error: BaseException) -> bool:
 
 
 def disconnected(error: BaseException) -> bool:
-    """Whether NIXL found the connection closed, or had forgotten the peer after it did."""
-    return reason_of(error) in (Reason.PEER_DISCONNECTED, Reason.NIXL_NOT_FOUND)
+    """Whether NIXL found the connection closed."""
+    return reason_of(error) is Reason.PEER_DISCONNECTED
 
 
 def failure_of(error: BaseException) -> Failure:

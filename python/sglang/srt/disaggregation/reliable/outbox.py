@@ -68,6 +68,10 @@ class Outbox:
         with self._lock:
             self._socket(address, ipv6)
 
+    def is_absent(self, address: str) -> bool:
+        """Whether the connection to the peer broke, or was refused, and has not come back so far."""
+        return self._presence.is_absent(address)
+
     def close(self, address: str) -> None:
         """Drop the connection and what waits in it."""
         with self._lock:

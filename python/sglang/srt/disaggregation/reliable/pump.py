@@ -32,8 +32,8 @@ PAUSE_S = (0.0002, 0.002)
 SWEEP_S = 0.05
 # After an error in one handle of a write its siblings get this long to end, in seconds; then their connection goes.
 SETTLE_S = 5.0
-# Pause before a broken connection is tried again, first and longest, in seconds.
-RETRY_S = (0.1, 0.5)
+# Pause before a connection is made anew, first and longest, in seconds: long enough to hear that its process is gone.
+RETRY_S = (0.05, 0.2)
 # A stopped decode's connection is closed after so many times the deadline: until then its writes hold its pages.
 STOPPED_FOR_GOOD = 10
 
@@ -210,7 +210,7 @@ class Pump:
                 continue
             if write.running:
                 # Nothing else proves that it is over.
-                self._reconnect(write, [write])
+                self._close(write, [write])
             self._stalled.remove(write)
             for send in write.sends:
                 self._rooms.end(send)
@@ -237,10 +237,9 @@ class Pump:
         if connection_lost(error) or write.running:
             # In the order in which they were posted: a room's chunks stay in theirs.
             lost = [each for each in self._flying if each is write or each.epochs.items() & write.epochs.items()]
-            whole = self._reconnect(write, lost)
-            # The first time, at once: mostly only the old connection was broken.
-            self._retry_at = now if whole and not self._retry_pause else now + self._retry_pause
+            self._close(write, lost)
             self._retry_pause = min(2 * self._retry_pause or RETRY_S[0], RETRY_S[1])
+            self._retry_at = now + self._retry_pause
         self._flying = [each for each in self._flying if each not in lost]
         if disconnected(error) or self._broken is not None:
             self._requeue(send for each in lost for send in each.sends)
@@ -265,20 +264,14 @@ class Pump:
         self._rooms.end(send)
         return True
 
-    def _reconnect(self, write: Write, lost: list[Write]) -> bool:
-        """Connect to the peers of ``write`` anew; returns whether they are there. The ``lost`` writes are over then."""
-        whole = True
+    def _close(self, write: Write, lost: list[Write]) -> None:
+        """Close the connections of a write; the ``lost`` ones, which used them, are over then."""
         for each in lost:
             # First: a connection that a handle still refers to is not closed.
             self._links.abandon(each.running)
             each.running = []
         for agent, epoch in write.epochs.items():
-            try:
-                self._links.heal(agent, epoch)
-            except Exception as error:  # noqa: BLE001 (NIXL's errors have no common base; it is tried again)
-                logger.warning("decode %s cannot be connected to: %s: %s", agent, type(error).__name__, error)
-                whole = False
-        return whole
+            self._links.close(agent, epoch)
 
     def _give_up_all(self, write: Write, error: BaseException) -> None:
         """The connection stays broken: end every room that waits for it."""

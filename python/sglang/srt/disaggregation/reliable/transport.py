@@ -142,7 +142,8 @@ class Transport:
         """A write of theirs failed, and nothing of theirs is in flight."""
         for agent in agents:
             try:
-                self.links.heal(agent, self.links.epoch(agent))
+                self.links.close(agent, self.links.epoch(agent))
+                self.links.epoch(agent)
             except Exception:
                 # NIXL's errors have no common base; it is tried again when the next write fails.
                 logger.exception("decode %s cannot be connected to", agent)

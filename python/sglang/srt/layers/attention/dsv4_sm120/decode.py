@@ -51,9 +51,7 @@ def attend(original: Callable[..., Any], **kwargs: Any) -> Any:
     window = _candidates(kwargs["k_cache"], kwargs["indices"], kwargs["topk_length"])
     extra = None
     if kwargs.get("extra_k_cache") is not None:
-        extra = _candidates(
-            kwargs["extra_k_cache"], kwargs["extra_indices_in_kvcache"], kwargs["extra_topk_length"]
-        )
+        extra = _candidates(kwargs["extra_k_cache"], kwargs["extra_indices_in_kvcache"], kwargs["extra_topk_length"])
     widths = (window.width,) if extra is None else (window.width, extra.width)
     out, _ = sparse_decode(
         q,

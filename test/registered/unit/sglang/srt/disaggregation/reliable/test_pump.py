@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sglang.srt.disaggregation.reliable import pump as pump_module
 from sglang.srt.disaggregation.reliable.batching import Limits
 from sglang.srt.disaggregation.reliable.failure import Failure
-from sglang.srt.disaggregation.reliable.pump import STOPPED_FOR_GOOD, Patience, Pump
+from sglang.srt.disaggregation.reliable.pump import RETRY_S, STOPPED_FOR_GOOD, Patience, Pump
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.writes import Send, Write
 
@@ -66,21 +66,18 @@ class Nixl:
 
 
 class Links:
-    """One connection per peer; ``heals`` counts how often it was made anew, ``broken`` makes that fail."""
+    """One connection per peer; ``closed`` counts how often it was closed."""
 
     def __init__(self) -> None:
-        self.heals: Counter[str] = Counter()
+        self.closed: Counter[str] = Counter()
         self.results: list[str] = []
-        self.broken: Exception | None = None
 
     def epoch(self, agent: str) -> int:
-        return self.heals[agent]
+        return self.closed[agent]
 
-    def heal(self, agent: str, epoch: int) -> None:
-        if epoch == self.heals[agent]:
-            self.heals[agent] += 1
-            if self.broken is not None:
-                raise self.broken
+    def close(self, agent: str, epoch: int) -> None:
+        if epoch == self.closed[agent]:
+            self.closed[agent] += 1
 
     def wrote(self, agents: Any) -> None:
         self.results.append("wrote")
@@ -187,7 +184,8 @@ def test_what_was_in_flight_over_a_severed_connection_is_written_again_in_order(
     bench.step()
     bench.nixl.posted[1].state = nixlRemoteDisconnectError("severed")
     bench.step()
-    assert bench.links.heals == {"decode": 1}
+    assert bench.links.closed == {"decode": 1}
+    bench.step(RETRY_S[0])
     lost = bench.nixl.posted[:2]
     assert all(handle.released for handle in lost)
     again = bench.nixl.posted[2:]
@@ -202,10 +200,11 @@ def test_what_was_in_flight_over_a_severed_connection_is_written_again_in_order(
 def test_a_write_of_the_old_connection_does_not_close_the_new_one(bench: Bench):
     bench.queue(send(1, 100))
     bench.step()
-    bench.links.heals["decode"] += 1
+    bench.links.closed["decode"] += 1
     bench.nixl.posted[0].state = nixlRemoteDisconnectError("severed")
     bench.step()
-    assert bench.links.heals == {"decode": 1}
+    assert bench.links.closed == {"decode": 1}
+    bench.step(RETRY_S[0])
     bench.finish(bench.nixl.posted[1])
     assert bench.rooms.done == [1]
 
@@ -241,7 +240,7 @@ def test_a_chunk_that_nixl_refuses_ends_its_own_room_only(bench: Bench):
     bench.finish()
     assert bench.rooms.failed == {2: Reason.NIXL_INVALID}
     assert sorted(bench.rooms.done) == [0, 1, 3]
-    assert not bench.links.heals
+    assert not bench.links.closed
     assert bench.rooms.begun == bench.rooms.over
 
 
@@ -250,7 +249,8 @@ def test_err_is_taken_for_a_broken_connection(bench: Bench):
     bench.step()
     bench.nixl.posted[0].state = "ERR"
     bench.step()
-    assert bench.links.heals == {"decode": 1}
+    bench.step(RETRY_S[0])
+    assert bench.links.closed == {"decode": 1}
     bench.finish(bench.nixl.posted[1])
     assert bench.rooms.done == [1]
 
@@ -276,7 +276,7 @@ def test_a_decode_that_stopped_for_good_is_disconnected(bench: Bench):
     bench.step()
     bench.step(PATIENCE.write_s + 0.1)
     bench.step(PATIENCE.write_s * STOPPED_FOR_GOOD)
-    assert bench.links.heals == {"decode": 1}
+    assert bench.links.closed == {"decode": 1}
     assert bench.nixl.posted[0].released
     assert bench.rooms.begun == bench.rooms.over == Counter([1])
 
