@@ -78,3 +78,10 @@ def selected() -> list[str]:
     from sglang_pd import hooks
 
     return [row.target for row in hooks.selected() if row.where == "dsv4_bf16"]
+
+
+def not_live() -> dict[str, str]:
+    """Rows that belong in this process and did not take, and why."""
+    from sglang_pd import hooks
+
+    return hooks.not_live(hooks.selected())

@@ -231,7 +231,7 @@ class FaultRole(Role):
         """Sockets that NIXL may have left open at both ends so far: one for the agent and one a worker, each time that
         prefill closed a connection to a decode that lives. ``remove_remote_agent`` closes none that is not broken."""
         links = self.manager.transport.links
-        return sum(link.epoch for link in links._links.values()) * (links._workers._count + 1)
+        return links.closed * (links._workers._count + 1)
 
     def _http_connections(self) -> int:
         """Connections with a bootstrap server: a heartbeat's comes and goes by itself."""

@@ -52,6 +52,8 @@ class Links:
     def __init__(self, manager: Any) -> None:
         self._manager = manager
         self._links: dict[str, _Link] = {}
+        # Connections to peers that may have lived on, closed so far. NIXL leaves the sockets of such a one open.
+        self.closed = 0
         self._stuck: list[Any] = []
         self._workers = Workers(manager.agent, count_of(manager.agent, envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.get()))
         # Their connections within this process are made now, and not when a peer is lost.
@@ -80,6 +82,7 @@ class Links:
                 logger.warning("the connection to decode %s broke", agent)
             link.epoch += 1
             link.whole, link.healing = False, True
+            self.closed += 1
             self.disconnect(agent)
 
     def disconnect(self, agent: str) -> None:
@@ -88,6 +91,15 @@ class Links:
         for prepared in (manager.prep_handles, manager.prep_handles_slice_dst, manager._prepared_state_plans):
             prepared.pop(agent, None)
         manager.agent.remove_remote_agent(agent)
+
+    def is_healing(self, agents: Iterable[str]) -> bool:
+        """Whether a connection to one of these peers broke, and nothing has been written since."""
+        return any(self._link(agent).healing for agent in agents)
+
+    def refuse(self, agent: str) -> None:
+        """The peer is not taken in after all."""
+        self.closed += 1
+        self.forget(agent)
 
     def forget(self, agent: str) -> None:
         """The peer is gone for good."""

@@ -39,7 +39,7 @@ class Peers:
             # NIXL's and upstream's errors have no common base. Whatever it is, it is this peer's alone.
             logger.exception("decode %s at %s is not taken in", message.agent, message.sender)
             manager.decode_kv_args_table.pop(message.agent, None)
-            manager.transport.forget(message.agent)
+            manager.transport.links.refuse(message.agent)
             transport = type(error).__name__.startswith("nixl")
             reason = Reason.REGISTRATION_FAILED if transport else Reason.PEER_INCOMPATIBLE
             self._refused[message.agent] = failure(reason, f"prefill refused this decode's registration: {error}")

@@ -32,10 +32,18 @@ PAUSE_S = (0.0002, 0.002)
 SWEEP_S = 0.05
 # After an error in one handle of a write its siblings get this long to end, in seconds; then their connection goes.
 SETTLE_S = 5.0
+# The first write over a connection that was made anew gets this long, in seconds; then it is made anew again.
+FIRST_S = 1.0
 # Pause before a connection is made anew, first and longest, in seconds: long enough to hear that its process is gone.
 RETRY_S = (0.05, 0.2)
 # A stopped decode's connection is closed after so many times the deadline: until then its writes hold its pages.
 STOPPED_FOR_GOOD = 10
+
+
+class StuckConnectionError(RuntimeError):
+    """A connection that was just made anew carries nothing: the end of the old one may have taken it along."""
+
+    reason = Reason.PEER_DISCONNECTED
 
 
 class Rooms(Protocol):
@@ -67,6 +75,11 @@ class Patience:
 
     write_s: float
     reconnect_s: float
+
+    @property
+    def first_s(self) -> float:
+        """For the first write over a connection that was made anew."""
+        return min(FIRST_S, self.write_s / 2)
 
 
 class Pump:
@@ -183,6 +196,11 @@ class Pump:
                 self._broken, self._retry_pause = None, 0.0
                 self._links.wrote(write.epochs)
                 done.append(write)
+            elif now - write.posted > self._patience.first_s and self._links.is_healing(write.epochs):
+                stuck = StuckConnectionError("nothing was written over a new connection in time")
+                write.fail(stuck, now)
+                self._broke(write, stuck, now)
+                done.append(write)
             elif now - write.posted > self._patience.write_s:
                 self._flying.remove(write)
                 self._stall(write)
@@ -274,7 +292,8 @@ class Pump:
             self._links.close(agent, epoch)
 
     def _give_up_all(self, write: Write, error: BaseException) -> None:
-        """The connection stays broken: end every room that waits for it."""
+        """The connection stays broken: end every room that waits for it. The next one tries again."""
+        self._broken = None
         self._links.gave_up(write.epochs)
         text = f"{error}; connecting anew did not help within {self._patience.reconnect_s:g} s"
         for send in self._queued:

@@ -34,5 +34,8 @@ def test_off_every_target_is_upstreams_own(lab: Lab):
     assert lab.call("harness.dsv4.pools:wrapped", WRAPPED, on=False) == []
 
 
-def test_on_every_target_is_wrapped(lab: Lab):
-    assert lab.call("harness.dsv4.pools:wrapped", WRAPPED, on=False, mma=True) == WRAPPED
+@pytest.mark.parametrize("bf16_index_keys", [False, True])
+def test_on_every_target_is_wrapped_and_every_row_is_live(lab: Lab, bf16_index_keys: bool):
+    """With bf16 index keys two rows have a target in common, and both are there."""
+    assert lab.call("harness.dsv4.pools:wrapped", WRAPPED, on=bf16_index_keys, mma=True) == WRAPPED
+    assert lab.call("harness.dsv4.pools:not_live", on=bf16_index_keys, mma=True) == {}
