@@ -12,11 +12,10 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import requests
-from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable import wire
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
-from sglang.srt.disaggregation.reliable.outbox import Outbox
+from sglang.srt.disaggregation.reliable.outbox import Outbox, endpoint
 from sglang.srt.disaggregation.reliable.questions import Questions
 from sglang.srt.disaggregation.reliable.reasons import Reason
 
@@ -103,11 +102,11 @@ class Bootstrapping:
         if (error := found.exception()) is not None:
             logger.warning("prefill %s is not told that %d rooms end: %s", address, len(rooms), error)
             return
-        rank = NetworkAddress(found.result()["rank_ip"], int(found.result()["rank_port"]))
+        address, ipv6 = endpoint(found.result()["rank_ip"], int(found.result()["rank_port"]))
         sender = wire.Address(self.local_ip, self.rank_port)
         for room in rooms:
             abort = wire.Abort(room, sender, 0, Reason.PEER_INCOMPATIBLE)
-            self.outbox.send(rank.to_tcp(), abort.frames(), rank.is_ipv6)
+            self.outbox.send(address, abort.frames(), ipv6)
 
     def _unknown_ranks(self, address: str, layout: Any, dp_rank: int) -> list[Rank]:
         """In upstream's order, and by its key of a connection."""

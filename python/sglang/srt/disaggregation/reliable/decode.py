@@ -6,12 +6,12 @@ import logging
 from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.base.conn import KVPoll
-from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable import told, wire
 from sglang.srt.disaggregation.reliable.classify import classify
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
+from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.phases import PrefillPhase, Role
 from sglang.srt.disaggregation.reliable.reasons import Reason
 
@@ -101,4 +101,4 @@ def told_by_prefill(text: str | None, reason: Reason | None) -> Failure:
 
 
 def _is_one_of(address: str, ranks: list[dict[str, Any]] | None) -> bool:
-    return any(NetworkAddress(rank["rank_ip"], rank["rank_port"]).to_tcp() == address for rank in ranks or ())
+    return any(endpoint(rank["rank_ip"], int(rank["rank_port"]))[0] == address for rank in ranks or ())

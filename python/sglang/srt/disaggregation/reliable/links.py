@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglang.srt.environ import envs
-from sglang.srt.utils.network import NetworkAddress
 
+from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.workers import Workers, count_of
 
@@ -125,7 +125,7 @@ class Links:
                 self._stuck.append(handle)
 
     def _connect(self, peer: Any) -> None:
-        address = NetworkAddress(peer.endpoint, peer.dst_port).to_tcp()
+        address, _ = endpoint(peer.endpoint, peer.dst_port)
         if self._manager.outbox.is_absent(address):
             # UCX leaves a descriptor behind each time a connection is refused.
             raise PeerAbsentError(f"decode {address} does not listen")

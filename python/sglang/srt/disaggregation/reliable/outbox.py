@@ -6,8 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 import zmq
+from sglang.srt.utils.network import NetworkAddress
 from zmq.utils.monitor import recv_monitor_message
 
 from sglang.srt.disaggregation.reliable.presence import GRACE_S, Event, Presence
@@ -19,6 +21,9 @@ PEER_QUEUE = 1000
 # How often a connection that broke is looked after, in milliseconds.
 LOOK_MS = int(GRACE_S * 200)
 
+# As plain numbers: pyzmq's enums take as long to combine as a message takes to send.
+_MORE, _LAST = int(zmq.NOBLOCK | zmq.SNDMORE), int(zmq.NOBLOCK)
+
 _EVENTS = {
     zmq.EVENT_HANDSHAKE_SUCCEEDED: Event.UP,
     zmq.EVENT_DISCONNECTED: Event.DOWN,
@@ -28,6 +33,13 @@ _EVENTS = {
 
 class PeerUnreachableError(OSError):
     """So many messages wait for the peer that no more is taken."""
+
+
+@lru_cache(maxsize=4096)
+def endpoint(ip: str, port: int) -> tuple[str, bool]:
+    """The address of a process for :class:`Outbox`, and whether it is an IPv6 one."""
+    address = NetworkAddress(ip, port)
+    return address.to_tcp(), address.is_ipv6
 
 
 class Outbox:
@@ -59,7 +71,10 @@ class Outbox:
         with self._lock:
             socket = self._socket(address, ipv6)
             try:
-                socket.send_multipart(frames, flags=zmq.NOBLOCK)
+                # A message is taken whole or not at all: only its first frame can be refused.
+                for frame in frames[:-1]:
+                    socket.send(frame, flags=_MORE)
+                socket.send(frames[-1], flags=_LAST)
             except zmq.Again:
                 raise PeerUnreachableError(f"{PEER_QUEUE} messages wait for {address}") from None
 

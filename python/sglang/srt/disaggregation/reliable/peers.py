@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 from sglang.srt.disaggregation.nixl.conn import KVArgsRegisterInfo
-from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable import wire
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.layout import page_differences
+from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.reasons import Reason
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,7 @@ class Peers:
             return False
         self._refused.pop(message.agent, None)
         self._protocols[message.agent] = message.protocol
-        address = NetworkAddress(message.sender.ip, message.sender.port)
-        manager.outbox.connect(address.to_tcp(), address.is_ipv6)
+        manager.outbox.connect(*endpoint(message.sender.ip, message.sender.port))
         return True
 
     def refusal(self, agent: str) -> Failure | None:
@@ -67,7 +66,7 @@ class Peers:
     def at(self, address: str) -> set[str]:
         """The agents that listen at ``address`` (``tcp://host:port``)."""
         peers = list(self._manager.decode_kv_args_table.items())
-        return {agent for agent, peer in peers if NetworkAddress(peer.endpoint, peer.dst_port).to_tcp() == address}
+        return {agent for agent, peer in peers if endpoint(peer.endpoint, peer.dst_port)[0] == address}
 
     def forget(self, agents: set[str]) -> None:
         """Give back everything that is kept for these."""

@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.staging_handler import handle_staging_rsp, handle_watermark_msg
 from sglang.srt.disaggregation.nixl.conn import TransferInfo
-from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable import told, wire
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.failure import failure
-from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError
+from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError, endpoint
 from sglang.srt.disaggregation.reliable.peers import Peers
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.tombstones import Tombstones
@@ -164,11 +163,11 @@ class PrefillControl:
             self._doomed.bury(room, reason, time.monotonic())
 
     def _send(self, target: tuple[str, int], frames: list[bytes]) -> None:
-        address = NetworkAddress(*target)
+        address, ipv6 = endpoint(*target)
         try:
-            self._manager.outbox.send(address.to_tcp(), frames, address.is_ipv6)
+            self._manager.outbox.send(address, frames, ipv6)
         except PeerUnreachableError as error:
-            logger.warning("decode %s was not sent %s: %s", address.to_host_port_str(), frames[0].decode(), error)
+            logger.warning("decode %s was not sent %s: %s", address, frames[0].decode(), error)
 
     def _tell(self, targets: list[tuple[str, int]], room: int, reason: str) -> None:
         self._manager.send_kv_status_message(

@@ -12,13 +12,12 @@ from typing import Any
 import zmq
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.nixl.conn import NixlKVReceiver
-from sglang.srt.utils.network import NetworkAddress
 
 from sglang.srt.disaggregation.reliable import verification, wire
 from sglang.srt.disaggregation.reliable.answers import wanted_end
 from sglang.srt.disaggregation.reliable.bootstrapping import BootstrapError, Rank
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
-from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError
+from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError, endpoint
 from sglang.srt.disaggregation.reliable.phases import DecodePhase
 from sglang.srt.disaggregation.reliable.quarantine import Held
 from sglang.srt.disaggregation.reliable.reasons import Reason
@@ -195,7 +194,7 @@ class _Mailbox:
 
     def __init__(self, receiver: ReliableKVReceiver, bootstrap_info: dict[str, Any]) -> None:
         self._receiver = receiver
-        self._address = NetworkAddress(bootstrap_info["rank_ip"], int(bootstrap_info["rank_port"]))
+        self._address, self._ipv6 = endpoint(bootstrap_info["rank_ip"], int(bootstrap_info["rank_port"]))
 
     def send_multipart(self, frames: list[bytes]) -> None:
         """Hand the message over at once; raises ``ZMQError``, as a socket does, where no more is taken."""
@@ -204,7 +203,7 @@ class _Mailbox:
             reason = manager.accounts.reason(room, manager.failure_records.get(room))
             frames = [*frames, reason.encode("ascii")]
         try:
-            manager._send_multipart_locked(self._address.to_tcp(), frames, is_ipv6=self._address.is_ipv6)
+            manager.outbox.send(self._address, frames, self._ipv6)
         except PeerUnreachableError as error:
-            logger.warning("room %d: prefill %s was not told: %s", room, self._address.to_host_port_str(), error)
+            logger.warning("room %d: prefill %s was not told: %s", room, self._address, error)
             raise zmq.ZMQError(zmq.EAGAIN, str(error)) from error

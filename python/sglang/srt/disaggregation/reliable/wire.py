@@ -212,7 +212,7 @@ def _protocol(frames: Sequence[bytes]) -> int:
 def _metadata(frames: Sequence[bytes]) -> Metadata:
     read = Reader(Metadata.kind, frames, least=7)
     pages = read.count(4, width=4)
-    if any(page < 0 for page in struct.unpack(f"<{pages}i", frames[4])):
+    if pages and min(struct.unpack(f"<{pages}i", frames[4])) < 0:
         raise read.wrong(4, "a negative page")
     read.number(5)
     needed = read.number(6)
