@@ -197,4 +197,3 @@ def _reason(end: Any) -> str:
     except KVTransferError as error:
         return str(error.failure_reason)
     return "no reason is known"
-
