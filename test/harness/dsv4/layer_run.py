@@ -12,8 +12,8 @@ from harness.dsv4.layer import RATIOS, Layers, Tokens, on_sm120
 
 # Tokens that requests have before the batch that is looked at, and get in it. Request 0 has more compressed keys than
 # are chosen; decode takes it over a page's end at 2304, request 1 at 256, and request 3 to its first key of 128 tokens.
-BEFORE, EXTEND = [2301, 253, 0, 126], [2, 1, 3, 1]
-DECODES = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [2, 0]]
+BEFORE, EXTEND = [2301, 254, 0, 126], [2, 1, 3, 1]
+DECODES = [[0, 1, 2, 3], [0, 1, 2, 3], [2, 0]]
 
 
 @dataclass

@@ -76,7 +76,7 @@ def test_every_room_is_counted_once(fleet):
     assert of_decode.ended == {
         **common,
         ("failed", "prefill_never_sent"): EACH,
-        ("failed", "dp_rank_unresolved"): EACH,
+        ("failed", "bootstrap_unreachable"): EACH,
     }
 
     def logged(server):
@@ -88,7 +88,7 @@ def test_every_room_is_counted_once(fleet):
     assert logged(fleet.prefill) == (
         expected("metadata_timeout", unasked) + expected("prefill_never_sent", unsent, named=False)
     )
-    assert logged(fleet.decode) == expected("prefill_never_sent", unsent) + expected("dp_rank_unresolved", nowhere)
+    assert logged(fleet.decode) == expected("prefill_never_sent", unsent) + expected("bootstrap_unreachable", nowhere)
 
     ranks = range(len(fleet.prefill.schedulers))
     assert of_prefill.upstreams == {(BOOTSTRAP_FAILED, rank): 2 * EACH for rank in ranks}

@@ -7,8 +7,10 @@ from harness.lab import Lab
 RATIOS = (0, 4, 128)
 # Sums in fp32 against float64, after the rounding of an output to bf16.
 ALLOWED = 1e-3
-# Standard deviations of the scores; what rounding queries (and keys) to bf16 or FP8 may mistake.
-REGRET = {True: 0.02, False: 0.15}
+# Standard deviations of the scores that rounding may mistake. FP8 (upstream's) rounds queries and keys by 2.6 % each,
+# which moves a score of 64 rectified products by some 0.06; the worst of two out of dozens is 0.3. What bf16 rounds
+# is a fraction of that.
+REGRET = {True: 0.02, False: 0.3}
 
 
 @pytest.mark.parametrize("bf16_index_keys", [False, True])
@@ -21,7 +23,7 @@ def test_extend_and_decode_match_the_layer_in_float64(lab: Lab, bf16_index_keys:
         SGLANG_FP8_PAGED_MQA_LOGITS_TORCH="1",  # upstream's FP8 scores then need no GPU
     )
     assert {(row["step"], row["ratio"]) for row in rows} == {
-        (step, ratio) for step in ("extend", *(f"decode {n}" for n in range(4))) for ratio in RATIOS
+        (step, ratio) for step in ("extend", *(f"decode {n}" for n in range(3))) for ratio in RATIOS
     }
     assert [row for row in rows if row["excess"] > ALLOWED] == []
     # Not so if a single key were missing, from the longest row to the shortest.

@@ -5,7 +5,7 @@ from sglang.srt.layers.attention.dsv4_sm120 import settings
 from sglang_pd.environ import EnvError, fields, validate
 
 PREFIX = "SGLANG_DSV4_BF16_INDEX_K_"
-CHOICES = {name: field for name, field in fields().items() if hasattr(field, "choices")}
+CHOICES = {name: field for name, field in fields().items() if name.startswith(PREFIX) and hasattr(field, "choices")}
 
 
 def test_without_variables_each_architecture_has_its_default():
