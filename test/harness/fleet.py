@@ -33,7 +33,7 @@ import zmq
 from harness.faults import signals
 from harness.servers import READY_TIMEOUT_S, free_port, get, runs
 from sglang_pd.cluster import ports, probe
-from sglang_pd.cluster.plan import GATEWAY_BREAKER, GATEWAY_HEALTH, GATEWAY_POLICY
+from sglang_pd.cluster.plan import GATEWAY_BREAKER, GATEWAY_HEALTH, GATEWAY_POLICY, GATEWAY_RETRY
 from sglang_pd.cluster.preload_launcher import PreloadLauncher
 from sglang_pd.ready import PATH
 
@@ -254,7 +254,7 @@ class Fleet:
         argv = [sys.executable, "-m", "smg", "launch", "--pd-disaggregation", "--host", HOST, "--port", str(port)]
         argv += ["--prometheus-host", HOST, "--prometheus-port", str(self._ports.pick())]
         argv += ["--worker-startup-check-interval", "1", *GATEWAY_POLICY, *GATEWAY_HEALTH, *GATEWAY_BREAKER]
-        argv += flags
+        argv += [*GATEWAY_RETRY, *flags]
         for one in self.servers:
             argv += [f"--{one.role}", one.url, *([str(one.bootstrap_port)] if one.bootstrap_port else [])]
         with log.open("wb") as output:

@@ -27,9 +27,15 @@ GATEWAY_POLICY = ("--policy", "cache_aware", "--decode-policy", "least_load")
 GATEWAY_LOG = "warn,wfaas=error"
 GATEWAY_DRAIN_S = 5
 # A server's own word on its KV path, which its /health knows nothing of; it costs no generation, so it is asked often.
-GATEWAY_HEALTH = ("--health-check-endpoint", ready.PATH, "--health-check-interval-secs", "2")
+GATEWAY_HEALTH = (
+    *("--health-check-endpoint", ready.PATH),
+    *("--health-check-interval-secs", "2", "--health-check-timeout-secs", "2"),
+)
 # The breaker counts the failure of a pair against both: a decode that died took the only prefill out for a minute.
 GATEWAY_BREAKER = ("--disable-circuit-breaker",)
+# A server that died has the least load of all until three of those questions failed: the tries of a request, 12 s from
+# the first to the last, outlast that.
+GATEWAY_RETRY = ("--retry-max-retries", "8", "--retry-initial-backoff-ms", "100", "--retry-backoff-multiplier", "2")
 # With several of them upstream's HTTP workers load no plugins, and so have no such path.
 TOKENIZER_WORKERS = "--tokenizer-worker-num"
 
@@ -228,7 +234,7 @@ def _gateway(spec: ClusterSpec, servers: list[ProcessSpec], port: int, metrics_p
     ]
     flags = [*spec.server_args, *spec.prefill_args, *spec.decode_args]
     if TOKENIZER_WORKERS not in map(_flag, flags):
-        argv += [*GATEWAY_HEALTH, *GATEWAY_BREAKER]
+        argv += [*GATEWAY_HEALTH, *GATEWAY_BREAKER, *GATEWAY_RETRY]
     argv += ["--shutdown-grace-period-secs", str(GATEWAY_DRAIN_S), "--log-level", "warn", *GATEWAY_POLICY]
     env = {"RUST_LOG": spec.gateway_log}
     return ProcessSpec("gateway", "gateway", (*argv, *spec.gateway_args), port, None, (metrics_port,), env)

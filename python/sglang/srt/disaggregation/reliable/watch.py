@@ -17,10 +17,15 @@ from sglang_pd import environ
 logger = logging.getLogger(__name__)
 
 
-def deadlines_of(role: Role) -> Deadlines:
+# A tensor-parallel rank that does not speak for its server waits so much longer, in seconds: the one that does, which
+# counts and logs, then finds the true reason itself, and not that another rank failed.
+SILENT_S = 1.0
+
+
+def deadlines_of(role: Role, speaks: bool = True) -> Deadlines:
     """The deadlines from the environment: one variable per phase, ``SGLANG_PD_<ROLE>_<PHASE>_TIMEOUT``."""
-    fields = environ.fields()
-    return Deadlines(role, {phase: fields[variable(role, phase)].get() for phase in PHASES[role]})
+    fields, more = environ.fields(), 0.0 if speaks else SILENT_S
+    return Deadlines(role, {phase: fields[variable(role, phase)].get() + more for phase in PHASES[role]})
 
 
 def variable(role: Role, phase: str) -> str:
@@ -37,7 +42,8 @@ class Watch:
         self._manager = manager
         self.ends: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         ledger = manager.accounts.ledger
-        self._thread = DeadlineThread(ledger, deadlines_of(ledger.role), self._on_overdue, self._on_error)
+        deadlines = deadlines_of(ledger.role, manager.accounts.speaks)
+        self._thread = DeadlineThread(ledger, deadlines, self._on_overdue, self._on_error)
 
     def start(self) -> None:
         self._thread.start()
