@@ -16,16 +16,15 @@ from dataclasses import dataclass
 import torch
 
 from sgl_kernel_sm120.index_k.layout import ShapeError, check
+from sgl_kernel_sm120.sparse_mla.shape import BLOCK_H, HEAD_DIM
 
-HEAD_DIM = 512
 TILE = 64  # values that share a scale
 TILES = 7  # of FP8 values; the eighth tile is bf16
 ROW_BYTES = 576
 SCALE_BYTES = 8
 SLOT_BYTES = ROW_BYTES + SCALE_BYTES
-BLOCK_H = 16  # heads of a program: the rows of the matrix unit's smallest product
 
-__all__ = ["Candidates", "ShapeError", "as_pages", "check_query", "page_bytes"]
+__all__ = ["BLOCK_H", "HEAD_DIM", "Candidates", "ShapeError", "as_pages", "check_query", "page_bytes"]
 
 
 def page_bytes(slots: int) -> int:

@@ -17,7 +17,7 @@ import functools
 from dataclasses import astuple, dataclass
 
 from sgl_kernel_sm120.sparse_mla.launch import MAX_SPLITS
-from sgl_kernel_sm120.sparse_mla.layout import BLOCK_H, HEAD_DIM
+from sgl_kernel_sm120.sparse_mla.shape import BLOCK_H, HEAD_DIM
 
 # The least round number at which no choice for 1 to 96 rows of 16, 32 or 64 heads is worse, predicted on 188 SMs, than
 # reaching for 512 programs or FlashInfer's rule. More gains less than 2 % there up to 128k tokens, and costs scratch.
