@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from sglang.srt.disaggregation.reliable.batching import Limits, how_many
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
+from sglang.srt.disaggregation.reliable.handles import PAUSE_S, SETTLE_S
 from sglang.srt.disaggregation.reliable.lanes import IDLE_S, Inbox
 from sglang.srt.disaggregation.reliable.links import Links
 from sglang.srt.disaggregation.reliable.nixl_errors import connection_lost, disconnected, failure_of, reason_of
@@ -24,14 +25,10 @@ from sglang.srt.disaggregation.reliable.writes import Send, Write, post
 
 logger = logging.getLogger(__name__)
 
-# NIXL's query also drives the transfer: asked without a pause, one of milliseconds is done a third sooner. A longer one
-# must not take a core. Seconds.
+# NIXL's query also drives the transfer: so long it is asked without a pause, in seconds.
 SPIN_S = 0.1
-PAUSE_S = (0.0002, 0.002)
 # How often rooms that ended are looked for among those that cannot be posted now, in seconds.
 SWEEP_S = 0.05
-# After an error in one handle of a write its siblings get this long to end, in seconds; then their connection goes.
-SETTLE_S = 5.0
 # The first write over a connection that was made anew gets this long, in seconds; then it is made anew again.
 FIRST_S = 1.0
 # Pause before a connection is made anew, first and longest, in seconds: long enough to hear that its process is gone.
