@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable
@@ -65,6 +66,9 @@ class LoadRole(Background, Role):
         else:
             # Touched now: its first write would otherwise pay for a page fault.
             self._words[:] = 1
+        # As upstream's server does after its warm-up: a full collection over what was imported takes a second.
+        gc.collect()
+        gc.freeze()
 
     def allocate(self) -> list[np.ndarray]:
         kv, self._words = buffers(self.spec.pages)

@@ -230,8 +230,11 @@ class FaultRole(Role):
     def sockets_left(self) -> int:
         """Sockets that NIXL may have left open at both ends so far: one for the agent and one a worker, each time that
         prefill closed a connection to a decode that lives. ``remove_remote_agent`` closes none that is not broken."""
-        links = self.manager.transport.links
-        return links.closed * (links._workers._count + 1)
+        return self.manager.transport.links.closed * self.sockets_of_one()
+
+    def sockets_of_one(self) -> int:
+        """Sockets that a connection to a decode may have."""
+        return self.manager.transport.links._workers._count + 1
 
     def _http_connections(self) -> int:
         """Connections with a bootstrap server: a heartbeat's comes and goes by itself."""

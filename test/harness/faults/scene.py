@@ -14,8 +14,9 @@ from harness.faults.fault import Phase, Side
 from harness.faults.frames import hold
 from harness.faults.request import Request, Upto
 from harness.faults.site import DEADLINES_S, QUARANTINE_S, Site
+from harness.faults.sockets import Ends
 from harness.faults.verdict import GRACE_S, End, Record, disagreements, problems_of
-from harness.managers import TRANSFERRING, WAITING
+from harness.managers import TRANSFERRING, WAITING, RoleProcess
 from sglang.srt.disaggregation.reliable.report import parse_warning_line
 
 # A request goes through one phase with a deadline after the fault, and at most into another; then its pages are held.
@@ -39,6 +40,7 @@ class Scene:
         self._frozen = False
         self._collected = 0
         self._before = [role.call("resources") for role in site.roles]
+        self._sockets_before = [role.call("connections") for role in site.roles]
         self._left_before = site.prefill.call("sockets_left")
         if cell.spares_a_peer:
             self._spared_before = statistics.median(site.transfer(site.decodes[1]) for _ in range(3))
@@ -237,16 +239,33 @@ class Scene:
         start = time.monotonic()
         while more := self._more_than_before():
             if time.monotonic() - start > BASELINE_S:
-                self.record.problems.append(f"not given back after {BASELINE_S:g} s: {'; '.join(more)}")
+                new = [role.call("connections") - known for role, known in self._sockets()]
+                text = f"not given back after {BASELINE_S:g} s: {'; '.join(more)}"
+                self.record.problems.append(f"{text}; new connections: {new}")
                 return
             time.sleep(0.02)
         self.record.baseline_s = time.monotonic() - start
+        self._note_sockets_due()
+
+    def _sockets(self) -> Iterator[tuple[RoleProcess, set[Ends]]]:
+        return zip(self.site.roles, self._sockets_before, strict=True)
+
+    def _spare(self) -> int:
+        """How many more sockets than before may be open, on either side."""
+        return self.site.sockets_due + max(0, self.site.prefill.call("sockets_left") - self._left_before)
+
+    def _note_sockets_due(self) -> None:
+        """What the connections made anew have still to open, at most what one to each decode has."""
+        pairs = zip(self.site.roles, self._before, strict=True)
+        opened = max(0, *(role.call("resources")["descriptors"] - before["descriptors"] for role, before in pairs))
+        most = self.site.prefill.call("sockets_of_one") * len(self.site.decodes)
+        self.site.sockets_due = min(self._spare() - opened, most)
 
     def _more_than_before(self) -> list[str]:
-        left = max(0, self.site.prefill.call("sockets_left") - self._left_before)
+        spare = self._spare()
         return [
             f"{role.spec.mode} {index}: {count - before[name]} {name}"
             for index, (role, before) in enumerate(zip(self.site.roles, self._before, strict=True))
             for name, count in role.call("resources").items()
-            if count > before[name] + (left if name == "descriptors" else 0)
+            if count > before[name] + (spare if name == "descriptors" else 0)
         ]

@@ -59,6 +59,9 @@ class Site:
         self._environment = {**ENVIRONMENT, **environment}
         # Roles that stand still: a call would wait for them.
         self.standing: set[RoleProcess] = set()
+        # Sockets that NIXL has still to open after prefill made a connection anew: each of its workers has one, which
+        # it opens when it first writes, be that many requests later.
+        self.sockets_due = 0
         self.relay = Relay()
         self.prefill = self._start_prefill(free_port())
         self.http = HttpProxy(self.prefill.spec.bootstrap_port)

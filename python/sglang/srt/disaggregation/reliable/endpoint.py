@@ -53,16 +53,20 @@ def _handler(routes: dict[str, Answer]) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             answer = routes.get(self.path)
             if answer is None:
-                self._say(HTTPStatus.NOT_FOUND, {"error": f"no such path; there are {', '.join(sorted(routes))}"})
+                text = json.dumps({"error": f"no such path; there are {', '.join(sorted(routes))}"})
+                self._say(HTTPStatus.NOT_FOUND, text)
                 return
             try:
-                self._say(HTTPStatus.OK, answer())
+                status, text = HTTPStatus.OK, json.dumps(answer())
             except Exception as error:
-                self._say(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"})
-                raise
+                # Before it is told: who reads the answer finds the line.
+                logger.exception("%s failed", self.path)
+                status = HTTPStatus.INTERNAL_SERVER_ERROR
+                text = json.dumps({"error": f"{type(error).__name__}: {error}"})
+            self._say(status, text)
 
-        def _say(self, status: HTTPStatus, body: dict[str, Any]) -> None:
-            content = json.dumps(body).encode()
+        def _say(self, status: HTTPStatus, text: str) -> None:
+            content = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

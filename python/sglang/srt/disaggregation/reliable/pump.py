@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sglang.srt.disaggregation.reliable.batching import Limits, how_many
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
-from sglang.srt.disaggregation.reliable.handles import PAUSE_S, SETTLE_S
+from sglang.srt.disaggregation.reliable.handles import SETTLE_S
 from sglang.srt.disaggregation.reliable.lanes import IDLE_S, Inbox
 from sglang.srt.disaggregation.reliable.links import Links
 from sglang.srt.disaggregation.reliable.nixl_errors import connection_lost, disconnected, failure_of, reason_of
@@ -25,8 +25,9 @@ from sglang.srt.disaggregation.reliable.writes import Send, Write, post
 
 logger = logging.getLogger(__name__)
 
-# NIXL's query also drives the transfer: so long it is asked without a pause, in seconds.
-SPIN_S = 0.1
+# Pause between two looks at what is in flight, as a part of the time since something last moved, within bounds in
+# seconds: who looks without a pause takes a core from the threads that copy.
+PAUSE, PAUSE_S = 0.1, (0.0001, 0.002)
 # How often rooms that ended are looked for among those that cannot be posted now, in seconds.
 SWEEP_S = 0.05
 # The first write over a connection that was made anew gets this long, in seconds; then it is made anew again.
@@ -95,7 +96,6 @@ class Pump:
         self._broken: tuple[float, BaseException] | None = None
         self._retry_at = self._retry_pause = 0.0
         self._quiet_since, self._swept = time.monotonic(), 0.0
-        self._pause_s = PAUSE_S[0]
 
     def run(self, inbox: Inbox[Send], closed: Callable[[], bool]) -> None:
         """Work until nothing has come for a while."""
@@ -120,17 +120,14 @@ class Pump:
             # What completed within the post need not wait for the next look.
             moved |= self._watch(now)
         if moved:
-            self._quiet_since, self._pause_s = time.monotonic(), PAUSE_S[0]
+            self._quiet_since = time.monotonic()
 
     def _pause(self) -> float:
         now = time.monotonic()
         if not self._flying:
             return SWEEP_S if self._stalled else max(0.0, min(SWEEP_S, self._retry_at - now))
-        if now - self._quiet_since < SPIN_S:
-            time.sleep(0)
-            return 0.0
-        self._pause_s = min(2 * self._pause_s, PAUSE_S[1])
-        return self._pause_s
+        shortest, longest = PAUSE_S
+        return min(max(PAUSE * (now - self._quiet_since), shortest), longest)
 
     # Posting.
 

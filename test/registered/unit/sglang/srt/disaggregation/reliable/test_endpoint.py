@@ -49,6 +49,12 @@ def test_a_route_that_fails_is_a_500_with_the_error_and_the_next_is_answered(end
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_an_answer_that_is_no_json_is_a_500_too(endpoint):
+    endpoint.routes["/bad"] = lambda: {"set": {1}}
+    status, text = ask(endpoint, "/bad")
+    assert (status, json.loads(text)) == (500, {"error": "TypeError: Object of type set is not JSON serializable"})
+
+
 def test_one_that_says_nothing_does_not_keep_the_others_waiting(endpoint):
     endpoint.routes["/a"] = dict
     with socket.create_connection(("127.0.0.1", endpoint.port)):

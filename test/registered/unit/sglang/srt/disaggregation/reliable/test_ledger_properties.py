@@ -34,7 +34,7 @@ class Model:
         for room in self.live:
             if room.number == number and generation in (None, room.generation):
                 return room
-        remembered = self.ended_numbers[len(self.ended_numbers) - self.tombstones :]
+        remembered = self.ended_numbers[max(0, len(self.ended_numbers) - self.tombstones) :]
         self.anomalies[again if generation is not None or number in remembered else Anomaly.UNKNOWN] += 1
         return None
 
