@@ -39,6 +39,7 @@ test: lint types
 docs: install
 	$(BIN)/python -m sglang_pd.environ > docs/environment.md
 	$(BIN)/python -m sglang.srt.disaggregation.reliable.families > docs/metrics.md
+	cd test && "$(abspath $(BIN))/python" -m harness.streams.picture ../docs/overlap.md
 
 build: install
 	$(BIN)/python -m build

@@ -141,7 +141,10 @@ class Load:
         if finished and not request.still:
             self._close(one)
         elif time.monotonic() - one.started > LIMIT_S and not request.still:
-            self._summary.problem(f"room {request.room} is not over after {LIMIT_S:g} s: {request.texts}")
+            held = "" if request.held_s is None else f", pages held for {request.held_s:.1f} s"
+            self._summary.problem(
+                f"room {request.room} is not over after {LIMIT_S:g} s: {request.texts}{held}; it met {names(one)}"
+            )
             self._close(one)
 
     def _close(self, one: Running) -> None:

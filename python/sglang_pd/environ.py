@@ -168,12 +168,12 @@ class Envs:
         "first try; a process that is gone never does, and its requests succeed elsewhere.",
     )
     SGLANG_PD_MIB_IN_FLIGHT = EnvCount(
-        8,
+        32,
         "MiB of KV that prefill has in flight to one decode; a larger chunk goes alone. A network of 400 Gbit/s and "
-        "100 us holds 5 MiB; over TCP more only slows each other down.",
+        "100 us holds 5 MiB; several writes of 8 MiB keep it busy while one is seen to be done.",
     )
     SGLANG_PD_MIB_PER_WRITE = EnvCount(
-        2,
+        8,
         "MiB of KV of small chunks that prefill writes, and reports, together: at one page a room the calls cost more "
         "than the bytes.",
     )
@@ -278,6 +278,12 @@ class Envs:
     SGLANG_SM120_MMA_NUM_STAGES = EnvChoice(
         sparse.NUM_STAGES, "Its pipeline stages. 32 keys per step leave room for 2.", "1"
     )
+    SGLANG_PD_OVERLAP_MAX_ROWS = EnvCount(
+        128,
+        "Rows up to which DeepSeek-V4's attention overlaps on side streams where `SGLANG_OPT_USE_MULTI_STREAM_OVERLAP` "
+        "is 1; a captured batch of more rows runs on one stream (docs/overlap.md). Upstream's own limit of 128 on "
+        "Blackwell and 64 elsewhere holds as well.",
+    )
 
 
 envs = Envs()
@@ -286,6 +292,11 @@ envs = Envs()
 def fields() -> dict[str, EnvField]:
     """Every variable of ours by name, in the order of :class:`Envs`."""
     return {name: field for name, field in vars(Envs).items() if isinstance(field, EnvField)}
+
+
+def given() -> dict[str, str]:
+    """The variables of ours that are set, by name, as they stand. None of them is a secret."""
+    return {name: os.environ[name] for name in fields() if name in os.environ}
 
 
 def validate(environ: Mapping[str, str] | None = None) -> list[str]:

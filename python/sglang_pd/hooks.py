@@ -17,7 +17,7 @@ from sglang_pd.environ import upstream as upstream_variable
 from sglang_pd.upstream import Fingerprint, fingerprint
 
 Kind = Literal["before", "after", "around", "replace", "resolution"]
-Where = Literal["always", "cpu", "preload", "dsv4_bf16", "sm120_mma"]
+Where = Literal["always", "cpu", "preload", "dsv4_bf16", "sm120_mma", "dsv4_overlap"]
 PIPELINE = "sglang.srt.arg_groups."
 DSV4_POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool."
 DSV4_OURS = "sglang.srt.layers.attention.dsv4_sm120."
@@ -30,7 +30,7 @@ class Hook:
     ``target``: dotted path upstream. ``kind``: how we attach; "resolution" wraps the step of upstream's argument
     resolution that ``target`` names. ``ours``: ``module:function`` of ours. ``where``: "always", "cpu"
     (serving without a GPU), "preload" (forked by the preload process of a local cluster), "dsv4_bf16"
-    (``SGLANG_DSV4_BF16_INDEX_K`` is on) or "sm120_mma" (:func:`sm120_mma`).
+    (``SGLANG_DSV4_BF16_INDEX_K`` is on), "sm120_mma" (:func:`sm120_mma`) or "dsv4_overlap" (:func:`dsv4_overlap`).
     """
 
     target: str
@@ -244,7 +244,7 @@ HOOKS: tuple[Hook, ...] = (
         kind="before",
         ours="sglang_pd.ready:serve",
         where="always",
-        why="/pd/ready: readiness of the KV path, on the server's own port",
+        why="/pd/ready, and /pd/status, rooms and peers: the KV path's state, on the server's own port",
         until="the same",
         recorded=Fingerprint(
             "(server_args: ServerArgs, tokenizer_manager, template_manager, port_args: PortArgs, scheduler_infos: "
@@ -548,12 +548,70 @@ HOOKS: tuple[Hook, ...] = (
         until="the same",
         recorded=Fingerprint("(self, available_bytes: int, page_size: int)", "fd480ebf09e7b886"),
     ),
+    Hook(
+        target=PIPELINE + "serving_hook.handle_other_validations",
+        kind="resolution",
+        ours=DSV4_OURS + "overlap_refusals:check_arguments",
+        where="dsv4_overlap",
+        why="a GEMM workspace or page buffer that streams share corrupts output; upstream starts all the same",
+        until="upstream refuses these, or keeps such memory per stream",
+        recorded=Fingerprint("(server_args: Any)", "23d7e167aa489dfa"),
+    ),
+    Hook(
+        target="sglang.srt.models.deepseek_v4.MQALayer.__init__",
+        kind="after",
+        ours=DSV4_OURS + "overlap:settle",
+        where="dsv4_overlap",
+        why="overlap is off by default with our kernels; a shared workspace that a checkpoint brings is refused",
+        until="the stress test ran on a card, and upstream refuses shared workspaces",
+        recorded=Fingerprint(
+            "(self, config: DeepSeekV4Config, layer_id: int, quant_config: Optional[QuantizationConfig]=None, prefix: "
+            "str='', alt_streams: Optional[List[torch.cuda.Stream]]=None, compress_ratio_override: Optional[int]=None)",
+            "4242a709ada8b812",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.models.deepseek_v4.DeepseekV4DecoderLayerBase.__init__",
+        kind="after",
+        ours=DSV4_OURS + "overlap:settle_experts",
+        where="dsv4_overlap",
+        why="with the variable 0 shared experts still run on a side stream in graphs",
+        until="upstream's variable covers them",
+        recorded=Fingerprint(
+            "(self, config: DeepSeekV4Config, layer_id: int, quant_config: Optional[QuantizationConfig]=None, "
+            "moe_quant_config_override: Optional[QuantizationConfig]=None, is_nextn: bool=False, prefix: str='', "
+            "alt_streams: Optional[List[torch.cuda.Stream]]=None, compress_ratio_override: Optional[int]=None, "
+            "engram_layout: Optional[EngramLayout]=None, hc_stats_stream: Optional[torch.cuda.Stream]=None, "
+            "moe_routed_quant_stream: Optional[torch.cuda.Stream]=None, *, boundary_pre_from_prev: "
+            "Optional[bool]=None, boundary_mhc_fusions: bool=True)",
+            "0c343376b9b16d1d",
+        ),
+    ),
+    Hook(
+        target="sglang.srt.models.deepseek_v4.MQALayer._forward_prepare_multi_stream",
+        kind="around",
+        ours=DSV4_OURS + "overlap:prepare",
+        where="dsv4_overlap",
+        why="the limit on rows: upstream's is fixed, and prefill graphs have none",
+        until="upstream's limit can be set",
+        recorded=Fingerprint(
+            "(self, x: torch.Tensor, positions: torch.Tensor, forward_batch: ForwardBatch, attn_backend, q_out: "
+            "Optional[torch.Tensor]=None, x_quant=None)",
+            "7d6d77967792bde5",
+        ),
+    ),
 )
 
 
 def sm120_mma() -> bool:
     """Whether our sparse decode may attend: its number of thread blocks is set, or it is chosen by name."""
     return envs.SGLANG_SM120_MMA_TARGET_CTAS.is_set() or upstream_variable("SGLANG_SM120_FLASHMLA_BACKEND") == "mma"
+
+
+def dsv4_overlap() -> bool:
+    """Whether we choose if attention overlaps: one of our kernels is on, or the user chose."""
+    chosen = upstream_variable("SGLANG_OPT_USE_MULTI_STREAM_OVERLAP") is not None
+    return chosen or envs.SGLANG_DSV4_BF16_INDEX_K.get() or sm120_mma()
 
 
 def selected() -> tuple[Hook, ...]:
@@ -567,6 +625,7 @@ def selected() -> tuple[Hook, ...]:
         "preload": preload.is_active(),
         "dsv4_bf16": envs.SGLANG_DSV4_BF16_INDEX_K.get(),
         "sm120_mma": sm120_mma(),
+        "dsv4_overlap": dsv4_overlap(),
     }
     return tuple(hook for hook in HOOKS if here[hook.where])
 

@@ -62,13 +62,13 @@ class IndexKRole(Role):
 
 
 def _attach() -> None:
-    """The hooks for bf16 keys, in a process that was forked after plugins were loaded without them. The role's start
+    """The hooks that bf16 keys bring, in a process that was forked after plugins were loaded without them. The role's start
     then verifies, as a server's does, that all are live."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     from sglang_pd import hooks
 
-    hooks.attach(tuple(row for row in hooks.selected() if row.where == "dsv4_bf16"))
+    hooks.attach(tuple(row for row in hooks.selected() if row.where in ("dsv4_bf16", "dsv4_overlap")))
     HookRegistry.apply_hooks()
 
 

@@ -102,6 +102,11 @@ class Request:
     def over(self) -> bool:
         return all(self._done[side] for side in self._opened) and self._held_since is None
 
+    @property
+    def held_s(self) -> float | None:
+        """How long decode has held the pages of the failed room; None where it does not."""
+        return None if self._held_since is None else time.monotonic() - self._held_since
+
     def step(self) -> None:
         """One round of both schedulers' loops."""
         if self._asks("decode"):

@@ -16,7 +16,7 @@ import numpy as np
 
 logger = logging.getLogger(__name__)
 
-# NIXL gives every so many descriptors of a transfer to another worker.
+# NIXL gives at least every so many descriptors of a transfer to another worker.
 SPLIT = 1024
 HOST_MEMORY = "DRAM"
 # When the workers look, after a peer was disconnected: pauses before each time, in seconds.

@@ -16,7 +16,7 @@ from sgl_kernel_sm120.index_k.decode_logits import decode_logits
 from sgl_kernel_sm120.index_k.prefill_logits import prefill_logits, row_chunks
 from sglang.srt.layers.attention.dsv4_sm120 import settings
 from sglang.srt.layers.attention.dsv4_sm120.pool import keys_of
-from sglang.srt.layers.attention.dsv4_sm120.topk import choose
+from sglang.srt.layers.attention.dsv4_sm120.topk import choose, plan_of
 
 
 def forward_c4_indexer(
@@ -62,12 +62,13 @@ def forward_c4_indexer(
     launch = settings.launch(q.device)
     decode = forward_batch.forward_mode.is_decode()
     for part in row_chunks(rows, indexed.max_compressed_seq_len, settings.scratch_bytes(), launch.prefill.rows):
+        plan = plan_of(backend, indexed, lens, part)
         query = (q[part], keys, weights[part].squeeze(-1), table[part], lens[part])
         if decode:
             scores = decode_logits(*query, launch=launch.decode, multiprocessors=settings.multiprocessors(q.device))
         else:
             scores = prefill_logits(*query, launch=launch.prefill)
-        choose(backend, indexed, scores, lens, table, slots, raw, part)
+        choose(backend, indexed, scores, lens, table, slots, raw, part, plan)
         del scores  # before the next part allocates its own
     if capturer is not None:
         layer = backend.token_to_kv_pool.layer_mapping[c4_indexer.layer_id].compress_layer_id

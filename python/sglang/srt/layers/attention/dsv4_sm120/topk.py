@@ -7,6 +7,20 @@ from typing import Any
 import torch
 
 
+def plan_of(backend: Any, indexed: Any, lens: torch.Tensor, part: slice) -> torch.Tensor | None:
+    """How upstream's second top-k divides the rows of ``part``; None for the others, which need no plan.
+
+    To be asked for before the scores are computed: that top-k reads its plan before it waits for the launch before it.
+    """
+    from sglang.srt.layers.attention.dsv4 import indexer as upstream
+
+    if not backend.dsa_topk_backend.should_use_topk_v2():
+        return None
+    # The plan that comes with the metadata is for all rows at once.
+    whole = part.start == 0 and part.stop == len(lens) == len(indexed.compressed_seq_lens)
+    return indexed.topk_metadata if whole else upstream.plan_topk_v2(lens[part])
+
+
 def choose(
     backend: Any,
     indexed: Any,
@@ -16,11 +30,12 @@ def choose(
     slots: torch.Tensor,
     raw: torch.Tensor | None,
     part: slice,
+    plan: torch.Tensor | None,
 ) -> None:
     """Write the slots (and positions, with ``raw``) of each row's best keys.
 
     ``scores``: fp32 ``[part, width]``, of which ``[row, :lens[row]]`` counts. ``lens``, ``table``, ``slots``, ``raw``:
-    of all rows. ``indexed``: upstream's ``PagedIndexerMetadata``.
+    of all rows. ``indexed``: upstream's ``PagedIndexerMetadata``. ``plan``: by :func:`plan_of`.
     """
     from sglang.srt.layers.attention.dsv4 import indexer as upstream
 
@@ -38,9 +53,6 @@ def choose(
     elif kind.is_flashinfer():
         backend.flashinfer_topk_transform(*chosen, positions)
     elif kind.should_use_topk_v2():
-        # The plan that comes with the metadata is for all rows at once.
-        whole = part.start == 0 and part.stop == len(lens) == len(indexed.compressed_seq_lens)
-        plan = indexed.topk_metadata if whole else upstream.plan_topk_v2(lens[part])
         upstream.topk_transform_paged_v2(*chosen, plan, positions)
     else:
         upstream.topk_transform_paged(*chosen, positions)
