@@ -62,8 +62,8 @@ class IndexKRole(Role):
 
 
 def _attach() -> None:
-    """The hooks that bf16 keys bring, in a process that was forked after plugins were loaded without them. The role's start
-    then verifies, as a server's does, that all are live."""
+    """The hooks that bf16 keys bring, in a process that was forked after plugins were loaded without them. The role's
+    start then verifies, as a server's does, that all are live."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     from sglang_pd import hooks
