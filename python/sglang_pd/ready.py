@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from sglang_pd import ranks
-from sglang_pd.ranks import Rank
+from sglang_pd.asking import Heard, ask_ranks, get
+from sglang_pd.status import add_routes
 
 PATH = "/pd/ready"
 SCHEMA = 1
@@ -28,24 +27,16 @@ ANSWER_TIMEOUT_S = 1.5
 BOOTSTRAP_QUESTION = "route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
 
 
-@dataclass(frozen=True)
-class Heard:
-    """What a rank said, or why it said nothing."""
-
-    rank: Rank
-    said: dict[str, Any] | None
-    problem: str | None = None
-
-    @property
-    def reasons(self) -> list[str]:
-        found = [self.problem] if self.said is None else self.said["reasons"]
-        return [f"rank {self.rank.name}: {reason}" for reason in found]
+def reasons_of(heard: Heard) -> list[str]:
+    """What a rank complains of, or that it said nothing."""
+    found = [heard.problem] if heard.said is None else heard.said["reasons"]
+    return [f"rank {heard.rank.name}: {reason}" for reason in found]
 
 
 def verdict(role: str, server: Sequence[str], heard: Sequence[Heard]) -> tuple[HTTPStatus, dict[str, Any]]:
     """Status and body, from what is wrong with the server itself and from what its ranks said; pure."""
     reasons = [*server, *([] if heard else ["no scheduler rank has announced itself"])]
-    reasons += [reason for one in heard for reason in one.reasons]
+    reasons += [reason for one in heard for reason in reasons_of(one)]
     status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
     said = [{"rank": one.rank.name, "pid": one.rank.pid, "said": one.said} for one in heard]
     return status, {"schema": SCHEMA, "ready": not reasons, "role": role, "reasons": reasons, "ranks": said}
@@ -58,38 +49,15 @@ async def ask(role: str, bootstrap: str | None, server: Sequence[str]) -> tuple[
 
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        asked = [_ask_rank(session, rank) for rank in ranks.announced(ranks.folder())]
-        problems, heard = await asyncio.gather(_ask_bootstrap(session, bootstrap), asyncio.gather(*asked))
+        problems, heard = await asyncio.gather(_ask_bootstrap(session, bootstrap), ask_ranks(session, PATH))
     return verdict(role, [*server, *problems], heard)
-
-
-async def _ask_rank(session: Any, rank: Rank) -> Heard:
-    if not rank.lives:
-        return Heard(rank, None, f"its process {rank.pid} is gone")
-    said, problem = await _get(session, f"http://127.0.0.1:{rank.port}{PATH}")
-    return Heard(rank, said, problem)
 
 
 async def _ask_bootstrap(session: Any, address: str | None) -> list[str]:
     if address is None:
         return []
-    _, problem = await _get(session, f"http://{address}/{BOOTSTRAP_QUESTION}")
+    _, problem = await get(session, f"http://{address}/{BOOTSTRAP_QUESTION}")
     return [f"bootstrap server at {address}: {problem}"] if problem else []
-
-
-async def _get(session: Any, url: str) -> tuple[dict[str, Any] | None, str | None]:
-    """The JSON object at ``url``; or None and the problem in words."""
-    import aiohttp
-
-    try:
-        async with session.get(url) as answer:
-            if answer.status == HTTPStatus.OK:
-                return await answer.json(), None
-            return None, f"answered {answer.status}: {(await answer.text())[:200]}"
-    except TimeoutError:
-        return None, f"no answer within {ANSWER_TIMEOUT_S:g} s"
-    except (aiohttp.ClientError, OSError) as error:
-        return None, f"no answer: {error}"
 
 
 def server_problems(tokenizer_manager: Any) -> list[str]:
@@ -104,7 +72,8 @@ def server_problems(tokenizer_manager: Any) -> list[str]:
 
 
 def serve(server_args: Any, tokenizer_manager: Any, *args: Any, **kwargs: Any) -> None:
-    """BEFORE hook on ``_setup_and_run_http_server``: add the route where there is a KV path."""
+    """BEFORE hook on ``_setup_and_run_http_server``: add the routes, this and those of :mod:`~sglang_pd.status`, where
+    there is a KV path."""
     role = server_args.disaggregation_mode
     if role == "null":
         return
@@ -119,6 +88,7 @@ def serve(server_args: Any, tokenizer_manager: Any, *args: Any, **kwargs: Any) -
         return JSONResponse(body, status)
 
     app.add_api_route(PATH, ready, methods=["GET"])
+    add_routes(app, role)
 
 
 def allow_without_key(original: Callable[..., Any], *, path: str, **request: Any) -> Any:

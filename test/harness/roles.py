@@ -178,6 +178,21 @@ class Role:
         """Control threads by name: up, restarts so far (our classes only)."""
         return {name: (state.up, state.restarts) for name, state in self.manager.control.states().items()}
 
+    def listen(self) -> int:
+        """Answer ``/pd/status``, ``/pd/rooms`` and ``/pd/peers`` as a scheduler rank; returns the loopback port."""
+        from sglang.srt.disaggregation.reliable import ready, status_routes
+        from sglang.srt.disaggregation.reliable.endpoint import Endpoint
+
+        endpoint = Endpoint()
+        watched = ready.watcher(self.manager, threading.enumerate())
+        endpoint.routes |= status_routes.routes(self.manager, "tp0", {"tp_rank": 0}, watched, ready.loop_age_s)
+        endpoint.start()
+        return endpoint.port
+
+    def block(self, seconds: float) -> None:
+        """Keep the main thread, which is the scheduler's in a server, for so long."""
+        time.sleep(seconds)
+
     def break_control(self) -> None:
         """Make the next control message raise what nobody foresaw, once."""
         control = self.manager._role_control

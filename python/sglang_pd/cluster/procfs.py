@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,11 @@ def alive(process: Identity | None) -> bool:
         return False
     one = stat(process.pid)
     return one is not None and one.started == process.started and one.runs
+
+
+def age_s(process: Identity) -> float:
+    """Seconds since the process started, by the clock that its start was read from: no set clock changes it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / os.sysconf("SC_CLK_TCK")
 
 
 def members(root: Identity, processes: Iterable[Stat]) -> list[Stat]:

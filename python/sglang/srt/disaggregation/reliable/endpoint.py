@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from sglang.srt.disaggregation.reliable.control import Supervisor
+from sglang.srt.disaggregation.reliable.query import BadQueryError, parameters
 
 logger = logging.getLogger(__name__)
 
@@ -19,14 +21,22 @@ THREAD = "endpoint"
 Answer = Callable[[], dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """An answer that depends on the query string, which it gets as it came. It raises ``BadQueryError``: a 400."""
+
+    answer: Callable[[str], dict[str, Any]]
+
+
 class Endpoint:
     """``routes``: what answers a GET of each path, a JSON object; may be added to at any time.
 
-    ``port`` is chosen by the system. The thread that accepts is restarted where it dies.
+    A path takes no query string unless its answer is :class:`Asked`. ``port`` is chosen by the system. The thread that
+    accepts is restarted where it dies.
     """
 
     def __init__(self) -> None:
-        self.routes: dict[str, Answer] = {}
+        self.routes: dict[str, Answer | Asked] = {}
         self.supervisor = Supervisor()
         self._server = _Server((LOOPBACK, 0), _handler(self.routes))
         self.port: int = self._server.server_address[1]
@@ -45,22 +55,32 @@ class _Server(ThreadingHTTPServer):
         logger.warning("a request to a rank's endpoint broke off", exc_info=True)
 
 
-def _handler(routes: dict[str, Answer]) -> type[BaseHTTPRequestHandler]:
+def _answer(route: Answer | Asked, query: str) -> dict[str, Any]:
+    if isinstance(route, Asked):
+        return route.answer(query)
+    parameters(query, allowed=())
+    return route()
+
+
+def _handler(routes: dict[str, Answer | Asked]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         # A client that connects and says nothing must not keep a thread.
         timeout = 10
 
         def do_GET(self) -> None:
-            answer = routes.get(self.path)
-            if answer is None:
+            path, _, query = self.path.partition("?")
+            route = routes.get(path)
+            if route is None:
                 text = json.dumps({"error": f"no such path; there are {', '.join(sorted(routes))}"})
                 self._say(HTTPStatus.NOT_FOUND, text)
                 return
             try:
-                status, text = HTTPStatus.OK, json.dumps(answer())
+                status, text = HTTPStatus.OK, json.dumps(_answer(route, query))
+            except BadQueryError as error:
+                status, text = HTTPStatus.BAD_REQUEST, json.dumps({"error": str(error)})
             except Exception as error:
                 # Before it is told: who reads the answer finds the line.
-                logger.exception("%s failed", self.path)
+                logger.exception("%s failed", path)
                 status = HTTPStatus.INTERNAL_SERVER_ERROR
                 text = json.dumps({"error": f"{type(error).__name__}: {error}"})
             self._say(status, text)

@@ -45,6 +45,15 @@ class _Link:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(frozen=True)
+class LinkState:
+    """What is known of a connection; see :class:`_Link`."""
+
+    epoch: int
+    whole: bool
+    healing: bool
+
+
 class Links:
     """Every method names peers by their NIXL agent. ``manager`` is prefill's ``ReliableKVManager``. Any thread may
     call."""
@@ -71,6 +80,11 @@ class Links:
                 self._connect(peer)
                 link.whole = True
             return link.epoch
+
+    def state(self, agent: str) -> LinkState:
+        """As it is now; waits for nobody, also while the connection is being made."""
+        link = self._links.get(agent) or _Link()
+        return LinkState(link.epoch, link.whole, link.healing)
 
     def close(self, agent: str, epoch: int) -> None:
         """The connection of ``epoch`` is broken: close it, unless that was done. What was in flight over it is over."""

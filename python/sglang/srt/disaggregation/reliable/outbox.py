@@ -24,6 +24,9 @@ LOOK_MS = int(GRACE_S * 200)
 # As plain numbers: pyzmq's enums take as long to combine as a message takes to send.
 _MORE, _LAST = int(zmq.NOBLOCK | zmq.SNDMORE), int(zmq.NOBLOCK)
 
+# What is said to the thread that watches: there are new monitors, or it is to end.
+_NEW, _END = b"", b"end"
+
 _EVENTS = {
     zmq.EVENT_HANDSHAKE_SUCCEEDED: Event.UP,
     zmq.EVENT_DISCONNECTED: Event.DOWN,
@@ -96,8 +99,14 @@ class Outbox:
                 socket.disable_monitor()
                 socket.close(linger=0)
 
+    def stop(self) -> None:
+        """End :meth:`watch`. Before the context is destroyed: ZeroMQ aborts where a socket is closed that another thread
+        polls."""
+        with self._lock:
+            self._bell.send(_END)
+
     def watch(self) -> None:
-        """Notice the peers that are gone; for a thread of its own, does not return."""
+        """Notice the peers that are gone; for a thread of its own, returns after :meth:`stop`."""
         poller = zmq.Poller()
         for socket in (self._bell_end, *self._monitors):
             poller.register(socket, zmq.POLLIN)
@@ -105,7 +114,8 @@ class Outbox:
             busy = any(self._presence.is_absent(address) for address in self._monitors.values())
             for socket, _ in poller.poll(LOOK_MS if busy else None):
                 if socket is self._bell_end:
-                    socket.recv()
+                    if socket.recv() == _END:
+                        return
                     for address, monitor in self._take_fresh():
                         self._monitors[monitor] = address
                         poller.register(monitor, zmq.POLLIN)
@@ -143,7 +153,7 @@ class Outbox:
             socket = self._sockets[address] = self._make(address, ipv6)
             self._fresh.append((address, socket.get_monitor_socket(sum(_EVENTS) | zmq.EVENT_MONITOR_STOPPED)))
             socket.connect(address)
-            self._bell.send(b"")
+            self._bell.send(_NEW)
         return socket
 
     def _make(self, address: str, ipv6: bool) -> zmq.Socket:

@@ -56,6 +56,10 @@ class Peers:
         unknown = failure(Reason.REGISTRATION_FAILED, "prefill knows no registration of this decode")
         return self._refused.get(agent, unknown)
 
+    def refusals(self) -> dict[str, Failure]:
+        """The decodes that were not taken in, by agent, and why."""
+        return dict(self._refused)
+
     def protocol(self, agent: str) -> int:
         """The version of our own messages that it understands; 0 for a stock upstream."""
         return self._protocols.get(agent, 0)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from sglang.srt.disaggregation.reliable import status_routes
 from sglang.srt.disaggregation.reliable.control import ThreadState
 from sglang.srt.disaggregation.reliable.endpoint import Endpoint
 from sglang_pd import ranks
@@ -41,8 +42,11 @@ def announce(manager: Any, queue: Any) -> None:
         _endpoint = Endpoint()
         _endpoint.start()
     role = manager.disaggregation_mode.value
-    _endpoint.routes[PATH] = speaker(role, manager, threading.enumerate())
-    name = rank_name(get_parallel().dp_rank, queue.pp_rank, queue.tp_rank)
+    watched, dp_rank = watcher(manager, threading.enumerate()), get_parallel().dp_rank
+    name = rank_name(dp_rank, queue.pp_rank, queue.tp_rank)
+    place = {"tp_rank": queue.tp_rank, "pp_rank": queue.pp_rank, "dp_rank": dp_rank}
+    _endpoint.routes[PATH] = speaker(role, watched)
+    _endpoint.routes |= status_routes.routes(manager, name, place, watched, loop_age_s)
     ranks.announce(ranks.folder(), name, role, _endpoint.port)
 
 
@@ -53,19 +57,29 @@ def rank_name(dp_rank: int | None, pp_rank: int, tp_rank: int) -> str:
     return f"{dp}{pp}tp{tp_rank}"
 
 
-def speaker(role: str, manager: Any, running: Iterable[threading.Thread]) -> Callable[[], dict[str, Any]]:
-    """What answers for a manager, of ours or of upstream's. ``running``: the threads of this process, the manager's
-    among them; upstream keeps no list of its own."""
+def loop_age_s() -> float | None:
+    """Seconds since the scheduler's loop last came round; None where it never did."""
+    return None if _loop_at is None else time.monotonic() - _loop_at
+
+
+def speaker(role: str, threads: Callable[[], Threads]) -> Callable[[], dict[str, Any]]:
+    """What answers for a manager, of ours or of upstream's, whose ``threads`` are asked for each answer."""
     timeout_s = envs.SGLANG_PD_LOOP_TIMEOUT.get()
     since = time.monotonic()
-    of_ours = hasattr(manager, "control")
-    theirs = [thread for thread in running if _function(thread) in UPSTREAMS]
 
     def ready() -> dict[str, Any]:
-        threads = threads_of_ours(manager) if of_ours else threads_of_upstream(theirs)
-        return answer(role, threads, time.monotonic() - (_loop_at or since), timeout_s)
+        return answer(role, threads(), time.monotonic() - (_loop_at or since), timeout_s)
 
     return ready
+
+
+def watcher(manager: Any, running: Iterable[threading.Thread]) -> Callable[[], Threads]:
+    """What tells the threads of a manager. ``running``: the threads of this process, the manager's among them; upstream
+    keeps no list of its own."""
+    if hasattr(manager, "control"):
+        return lambda: threads_of_ours(manager)
+    theirs = [thread for thread in running if _function(thread) in UPSTREAMS]
+    return lambda: threads_of_upstream(theirs)
 
 
 def threads_of_ours(manager: Any) -> dict[str, ThreadState]:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sglang.srt.disaggregation.reliable.ledger import Ledger
 from sglang.srt.disaggregation.reliable.phases import Phase
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.room import EndedRoom, RoomRecord
+
+
+class State(StrEnum):
+    LIVE = "live"
+    ENDED = "ended"
+
+
+def state_of(record: RoomRecord) -> State:
+    return State.ENDED if isinstance(record, EndedRoom) else State.LIVE
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,7 @@ class RoomFilter:
     peer: str | None = None
     phase: Phase | None = None
     reason: Reason | None = None
+    state: State | None = None
 
     def matches(self, record: RoomRecord) -> bool:
         return all(
@@ -29,6 +40,7 @@ class RoomFilter:
                 (self.peer, record.peer),
                 (self.phase, record.phase),
                 (self.reason, record.reason if isinstance(record, EndedRoom) else None),
+                (self.state, state_of(record)),
             )
         )
 

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import pytest
 import zmq
@@ -20,18 +19,21 @@ class Watched:
         self.context = zmq.Context()
         self.lost: list[tuple[str, float]] = []
         self.outbox = Outbox(self.context, lambda address: self.lost.append((address, time.monotonic())))
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._thread = threading.Thread(target=self.outbox.watch, daemon=True)
+        self._thread.start()
 
-    def _watch(self) -> None:
-        with suppress(zmq.ContextTerminated, zmq.ZMQError):
-            self.outbox.watch()
+    def close(self) -> None:
+        self.outbox.stop()
+        self._thread.join(5)
+        assert not self._thread.is_alive()
+        self.context.destroy(linger=0)
 
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
     watched = Watched()
     yield watched
-    watched.context.destroy(linger=0)
+    watched.close()
 
 
 @pytest.fixture

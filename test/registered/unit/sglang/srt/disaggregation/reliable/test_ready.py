@@ -46,7 +46,7 @@ def test_a_loop_that_does_not_come_round(age, is_ready):
 
 def test_the_age_of_the_loop_counts_from_the_last_round_or_from_the_start(monkeypatch):
     manager = SimpleNamespace()
-    speak = ready.speaker("prefill", manager, [])
+    speak = ready.speaker("prefill", ready.watcher(manager, []))
     time.sleep(0.05)
     assert speak()["loop_age_seconds"] >= 0.05
     ready.loop_turns("scheduler", stop_at_pause=True)
@@ -64,7 +64,7 @@ def test_a_thread_of_ours_that_dies_is_not_ready_until_it_runs_again():
         threading.Event().wait()
 
     manager = SimpleNamespace(control=supervisor, watch=SimpleNamespace(is_alive=lambda: True))
-    speak = ready.speaker("decode", manager, [])
+    speak = ready.speaker("decode", ready.watcher(manager, []))
     supervisor.start("control", body)
     assert deaths.wait(5)
     deadline = time.monotonic() + 5
@@ -79,7 +79,7 @@ def test_a_thread_of_ours_that_dies_is_not_ready_until_it_runs_again():
 
 def test_the_deadline_thread_counts():
     manager = SimpleNamespace(control=Supervisor(), watch=SimpleNamespace(is_alive=lambda: False))
-    assert ready.speaker("decode", manager, [])()["reasons"] == [
+    assert ready.speaker("decode", ready.watcher(manager, []))()["reasons"] == [
         "control thread deadlines is down: it ended, and nothing restarts it"
     ]
 
@@ -97,7 +97,7 @@ def test_of_upstreams_threads_the_ones_that_matter_are_watched():
     for thread in theirs:
         thread.start()
     theirs[1].join()
-    speak = ready.speaker("prefill", SimpleNamespace(), theirs)
+    speak = ready.speaker("prefill", ready.watcher(SimpleNamespace(), theirs))
     assert speak()["ready"]
     stop.set()
     theirs[0].join()

@@ -1,0 +1,139 @@
+"""Reads a KV manager, of ours or of upstream's, for a rank's status routes; answered by the endpoint's threads."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sglang.srt.disaggregation.reliable import status_peers, status_rooms
+from sglang.srt.disaggregation.reliable.control import ThreadState
+from sglang.srt.disaggregation.reliable.endpoint import Answer, Asked
+from sglang.srt.disaggregation.reliable.outbox import endpoint
+from sglang.srt.disaggregation.reliable.phases import Role
+from sglang.srt.disaggregation.reliable.query import room_query
+from sglang.srt.disaggregation.reliable.search import RoomFilter, find_rooms
+from sglang.srt.disaggregation.reliable.status import Moment, Numbers, Speaker, status
+from sglang.srt.disaggregation.reliable.status_peers import Decode, PrefillRank
+from sglang_pd import environ
+from sglang_pd.cluster import procfs
+from sglang_pd.status import PEERS, ROOMS, STATUS
+from sglang_pd.version import __version__
+
+# Of upstream's manager.
+COORDINATES = ("attn_tp_rank", "attn_tp_size", "attn_cp_rank", "attn_cp_size", "attn_dp_rank", "pp_size")
+
+
+def routes(
+    manager: Any,
+    rank: str,
+    coordinates: Mapping[str, int | None],
+    threads: Callable[[], Mapping[str, ThreadState]],
+    loop_age_s: Callable[[], float | None],
+) -> dict[str, Answer | Asked]:
+    """By path. ``rank``: its name in its server; ``coordinates``: what its queue knows of its place; ``threads``, and
+    ``loop_age_s``, in seconds: asked for each answer."""
+    own = procfs.identify(os.getpid())
+    assert own is not None, "this process runs"
+    reader = Reader(manager) if hasattr(manager, "accounts") else None
+    speaker = speaker_of(manager, rank, coordinates, time.time() - procfs.age_s(own))
+
+    def say_status() -> dict[str, Any]:
+        numbers = None if reader is None else reader.numbers()
+        return status(speaker, moment(), procfs.age_s(own), threads(), loop_age_s(), numbers)
+
+    def list_rooms(text: str) -> dict[str, Any]:
+        query = room_query(text, Role(speaker.role))
+        found = None if reader is None else find_rooms(reader.ledger, query.wanted, query.limit + 1)
+        return status_rooms.listing(speaker, moment(), query, found)
+
+    def say_peers() -> dict[str, Any]:
+        return status_peers.unknown(speaker, moment()) if reader is None else reader.peers(speaker)
+
+    return {STATUS: say_status, ROOMS: Asked(list_rooms), PEERS: say_peers}
+
+
+def moment() -> Moment:
+    return Moment(time.time(), time.monotonic())
+
+
+def speaker_of(manager: Any, rank: str, coordinates: Mapping[str, int | None], started_at: float) -> Speaker:
+    accounts = getattr(manager, "accounts", None)
+    ip, port = getattr(manager, "local_ip", None), getattr(manager, "rank_port", None)
+    return Speaker(
+        role=manager.disaggregation_mode.value,
+        rank=rank,
+        pid=os.getpid(),
+        started_at=started_at,
+        versions={"sglang": _version("sglang"), "sglang-pd": __version__, "nixl": _version("nixl")},
+        environment=environ.given(),
+        classes=type(manager).__name__,
+        speaks=None if accounts is None else accounts.speaks,
+        agent=getattr(getattr(manager, "agent", None), "name", None),
+        address=None if ip is None or port is None else f"{ip}:{port}",
+        coordinates={**{name: getattr(manager, name, None) for name in COORDINATES}, **coordinates},
+    )
+
+
+class Reader:
+    """``manager`` is a ``ReliableKVManager``. Takes no lock but for a moment, whatever the scheduler does."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self.ledger = manager.accounts.ledger
+
+    def numbers(self) -> Numbers:
+        manager = self._manager
+        return Numbers(
+            counts=self.ledger.counts(),
+            messages=manager.messages.snapshot(),
+            reconnects=manager.reconnects.snapshot(),
+            held=manager.quarantine.counts(),
+        )
+
+    def peers(self, speaker: Speaker) -> dict[str, Any]:
+        records = find_rooms(self.ledger, RoomFilter(), limit=sys.maxsize)
+        if self.ledger.role is Role.PREFILL:
+            refused = self._manager.prefill.peers.refusals()
+            return status_peers.of_prefill(speaker, moment(), self._decodes(), refused, records)
+        layouts = dict(self._manager.prefill_info_table)
+        return status_peers.of_decode(speaker, moment(), layouts, self._prefill_ranks(), records)
+
+    def _decodes(self) -> dict[str, Decode]:
+        manager = self._manager
+        # Where a room's metadata came from; other threads change these, so each is copied in one step.
+        senders = [list(infos) for room, infos in list(manager.transfer_infos.items()) if self.ledger.phase(room)]
+        return {
+            agent: Decode(
+                info=info,
+                protocol=manager.prefill.peers.protocol(agent),
+                link=manager.transport.links.state(agent),
+                absent=self._is_absent(info.endpoint, info.dst_port),
+                live=sum(agent in agents for agents in senders),
+            )
+            for agent, info in list(manager.decode_kv_args_table.items())
+        }
+
+    def _prefill_ranks(self) -> dict[str, list[PrefillRank]]:
+        found: dict[str, dict[str, PrefillRank]] = {}
+        for key, infos in list(self._manager.connection_pool.items()):
+            # Upstream's key: the bootstrap address, then the rank's coordinates.
+            ranks = found.setdefault(key.rsplit("_", 3)[0], {})
+            for info in infos:
+                ip, port = info["rank_ip"], int(info["rank_port"])
+                address = f"{ip}:{port}"
+                ranks[address] = PrefillRank(address, info.get("pp_rank"), self._is_absent(ip, port))
+        return {bootstrap: [ranks[address] for address in sorted(ranks)] for bootstrap, ranks in found.items()}
+
+    def _is_absent(self, ip: str, port: int) -> bool:
+        return bool(self._manager.outbox.is_absent(endpoint(ip, port)[0]))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
