@@ -100,8 +100,8 @@ class Outbox:
                 socket.close(linger=0)
 
     def stop(self) -> None:
-        """End :meth:`watch`. Before the context is destroyed: ZeroMQ aborts where a socket is closed that another thread
-        polls."""
+        """End :meth:`watch`; before the context is destroyed, since ZeroMQ aborts where a socket is closed that another
+        thread polls."""
         with self._lock:
             self._bell.send(_END)
 
