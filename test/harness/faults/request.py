@@ -91,9 +91,11 @@ class Request:
         self._call(side, "abort", self.room)
 
     def lost(self, side: str) -> None:
-        """The side's process is gone, and its part of the request with it."""
+        """The side's process is gone, and its part of the request with it: decode's held pages as well."""
         setattr(self, side, None)
         self._done[side] = True
+        if side == "decode":
+            self._held_since = None
 
     def done(self, side: str) -> bool:
         return self._done[side]
