@@ -14,9 +14,8 @@ from harness.faults.fault import Phase, Side
 from harness.faults.frames import hold
 from harness.faults.request import Request, Upto
 from harness.faults.site import DEADLINES_S, QUARANTINE_S, Site
-from harness.faults.sockets import Ends
 from harness.faults.verdict import GRACE_S, End, Record, disagreements, problems_of
-from harness.managers import TRANSFERRING, WAITING, RoleProcess
+from harness.managers import TRANSFERRING, WAITING
 from sglang.srt.disaggregation.reliable.report import parse_warning_line
 
 # A request goes through one phase with a deadline after the fault, and at most into another; then its pages are held.
@@ -239,16 +238,14 @@ class Scene:
         start = time.monotonic()
         while more := self._more_than_before():
             if time.monotonic() - start > BASELINE_S:
-                new = [role.call("connections") - known for role, known in self._sockets()]
+                pairs = zip(self.site.roles, self._sockets_before, strict=True)
+                new = [role.call("connections") - known for role, known in pairs]
                 text = f"not given back after {BASELINE_S:g} s: {'; '.join(more)}"
                 self.record.problems.append(f"{text}; new connections: {new}")
                 return
             time.sleep(0.02)
         self.record.baseline_s = time.monotonic() - start
         self._note_sockets_due()
-
-    def _sockets(self) -> Iterator[tuple[RoleProcess, set[Ends]]]:
-        return zip(self.site.roles, self._sockets_before, strict=True)
 
     def _spare(self) -> int:
         """How many more sockets than before may be open, on either side."""
