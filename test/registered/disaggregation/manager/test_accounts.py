@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.managers import FAILED, TCP, WAITING, Nursery, Pair
+from harness.managers import FAILED, SUCCESS, TCP, WAITING, Nursery, Pair
 from sglang.srt.disaggregation.reliable.report import LoggedRoom, parse_warning_line
 
 PAGES = list(range(16))
@@ -15,6 +15,7 @@ DEADLINES = {
     "SGLANG_PD_PREFILL_WAITING_TIMEOUT": "1.5",
     "SGLANG_PD_DECODE_ALLOCATING_TIMEOUT": "1.0",
     "SGLANG_PD_DECODE_WAITING_TIMEOUT": "1.0",
+    "SGLANG_PD_DECODE_FINISHING_TIMEOUT": "1.0",
 }
 
 
@@ -101,6 +102,19 @@ def test_prefill_never_sends(pair: Pair, room: int):
     fails(pair, "decode", room, within_s=2)
     fails(pair, "prefill", room, within_s=1)
     assert reasons(pair, room) == ("prefill_never_sent", "prefill_never_sent")
+
+
+def test_success_without_its_auxiliary_write(pair: Pair, room: int):
+    """The scheduler takes such a success for a transfer that goes on, and asks again."""
+    source, slot = list(range(8)), room % pair.decode.spec.aux_slots
+    pair.open(room)
+    assert pair.prefill.call("wait", room, [WAITING], 5.0)[0] == WAITING
+    pair.prefill.call("send", room, source, slot)
+    for role in (pair.decode, pair.prefill):
+        assert role.call("wait", room, [SUCCESS], 5.0)[0] == SUCCESS
+    pair.prefill.call("clear", room)
+    fails(pair, "decode", room, within_s=2)
+    assert reasons(pair, room) == ("delivered", "aux_missing")
 
 
 def test_prefill_never_sends_and_decode_hangs(pair: Pair, room: int, nursery: Nursery):

@@ -45,7 +45,7 @@ class DecodeControl:
                 self._manager.handle_abort_ack_message(frames)
         return message.kind, "handled"
 
-    def lost(self, address: str) -> None:
+    def lost(self, address: str, since: float) -> None:
         """A prefill rank is gone: end the rooms that wait for it, and ask anew who is there for the next."""
         manager = self._manager
         logger.warning("prefill rank %s is gone", address)

@@ -36,8 +36,8 @@ class Control(Protocol):
     def handle(self, frames: list[bytes]) -> tuple[str, Result]:
         """Act on a message; returns its kind and what became of it. Raises ``wire.ParseError``."""
 
-    def lost(self, address: str) -> None:
-        """The process that listens at ``address`` (``tcp://host:port``) is gone."""
+    def lost(self, address: str, since: float) -> None:
+        """The process that listened at ``address`` (``tcp://host:port``) is gone, ``since`` a monotonic time."""
 
 
 class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):

@@ -49,11 +49,11 @@ class Outbox:
     """One socket per address, made at the first message; any thread may send.
 
     A message to a peer that is not there waits for it, at most :data:`PEER_QUEUE` of them: a send that returned proves
-    nothing. ``on_lost(address)`` is called, by the thread that runs :meth:`watch`, when the peer is gone
-    (:mod:`~.presence`); its socket is closed then, and what waited in it is dropped.
+    nothing. ``on_lost(address, since)`` is called, by the thread that runs :meth:`watch`, when the peer is gone
+    (:mod:`~.presence`), ``since`` a monotonic time; its socket is closed then, and what waited in it is dropped.
     """
 
-    def __init__(self, context: zmq.Context, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, context: zmq.Context, on_lost: Callable[[str, float], None]) -> None:
         self._context = context
         self._on_lost = on_lost
         self._lock = threading.Lock()
@@ -82,8 +82,10 @@ class Outbox:
                 raise PeerUnreachableError(f"{PEER_QUEUE} messages wait for {address}") from None
 
     def connect(self, address: str, ipv6: bool = False) -> None:
-        """Connect before there is anything to send, so that the peer's end is noticed."""
+        """A process at the address was just heard from: connect, so that its end is noticed. The absence of one that
+        listened there before it does not count against it."""
         with self._lock:
+            self._presence.forget(address)
             self._socket(address, ipv6)
 
     def is_absent(self, address: str) -> bool:
@@ -93,11 +95,7 @@ class Outbox:
     def close(self, address: str) -> None:
         """Drop the connection and what waits in it."""
         with self._lock:
-            socket = self._sockets.pop(address, None)
-            if socket is not None:
-                # The monitor's thread sees it stop, and closes its end.
-                socket.disable_monitor()
-                socket.close(linger=0)
+            self._close(address)
 
     def stop(self) -> None:
         """End :meth:`watch`; before the context is destroyed, since ZeroMQ aborts where a socket is closed that another
@@ -111,34 +109,52 @@ class Outbox:
         for socket in (self._bell_end, *self._monitors):
             poller.register(socket, zmq.POLLIN)
         while True:
-            busy = any(self._presence.is_absent(address) for address in self._monitors.values())
-            for socket, _ in poller.poll(LOOK_MS if busy else None):
-                if socket is self._bell_end:
-                    if socket.recv() == _END:
+            with self._lock:
+                busy = any(self._presence.is_absent(address) for address in self._monitors.values())
+            now = time.monotonic()
+            if heard := poller.poll(0):
+                for socket, _ in heard:
+                    if not self._take(socket, poller):
                         return
-                    for address, monitor in self._take_fresh():
-                        self._monitors[monitor] = address
-                        poller.register(monitor, zmq.POLLIN)
-                elif not self._heard(socket):
-                    poller.unregister(socket)
-            for address in self._presence.take_lost(time.monotonic()):
-                self.close(address)
-                self._tell(address)
+            else:
+                # Everything that happened up to now was heard: a peer that is back is not among the lost.
+                for address, since in self._drop_lost(now).items():
+                    self._tell(address, since)
+                poller.poll(LOOK_MS if busy else None)
+
+    def _take(self, socket: zmq.Socket, poller: zmq.Poller) -> bool:
+        """Take what one socket has to say; returns whether to go on."""
+        if socket is not self._bell_end:
+            if not self._heard(socket):
+                poller.unregister(socket)
+            return True
+        for address, monitor in self._take_fresh():
+            self._monitors[monitor] = address
+            poller.register(monitor, zmq.POLLIN)
+        return bool(socket.recv() == _NEW)
+
+    def _drop_lost(self, now: float) -> dict[str, float]:
+        with self._lock:
+            lost = self._presence.take_lost(now)
+            for address in lost:
+                self._close(address)
+            return lost
 
     def _heard(self, monitor: zmq.Socket) -> bool:
         """Take one event; returns whether there will be more."""
         number = zmq.Event(recv_monitor_message(monitor)["event"])
-        if number in _EVENTS:
-            self._presence.note(self._monitors[monitor], _EVENTS[number], time.monotonic())
-        if number != zmq.EVENT_MONITOR_STOPPED:
-            return True
-        self._presence.forget(self._monitors.pop(monitor))
+        with self._lock:
+            if number in _EVENTS:
+                self._presence.note(self._monitors[monitor], _EVENTS[number], time.monotonic())
+            if number != zmq.EVENT_MONITOR_STOPPED:
+                return True
+            self._presence.forget(self._monitors.pop(monitor))
         monitor.close(linger=0)
         return False
 
-    def _tell(self, address: str) -> None:
+    def _tell(self, address: str, since: float) -> None:
         try:
-            self._on_lost(address)
+            self._on_lost(address, since)
         except Exception:
             logger.exception("what follows from the loss of %s failed", address)
 
@@ -146,6 +162,13 @@ class Outbox:
         with self._lock:
             fresh, self._fresh = self._fresh, []
             return fresh
+
+    def _close(self, address: str) -> None:
+        socket = self._sockets.pop(address, None)
+        if socket is not None:
+            # The monitor's thread sees it stop, and closes its end.
+            socket.disable_monitor()
+            socket.close(linger=0)
 
     def _socket(self, address: str, ipv6: bool) -> zmq.Socket:
         socket = self._sockets.get(address)

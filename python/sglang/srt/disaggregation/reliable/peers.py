@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from typing import Any
 
 from sglang.srt.disaggregation.nixl.conn import KVArgsRegisterInfo
@@ -26,12 +28,16 @@ class Peers:
     def __init__(self, manager: Any) -> None:
         self._manager = manager
         self._protocols: dict[str, int] = {}
+        # When each registered last, in monotonic seconds.
+        self._since: dict[str, float] = {}
         self._refused: dict[str, Failure] = {}
 
     def register(self, message: wire.Registration, frames: list[bytes]) -> bool:
         """Take a decode in; returns whether it was. Its rooms get the reason where not."""
         manager = self._manager
         try:
+            # First: a loss that was found before this is not that of the process which registers.
+            manager.outbox.connect(*endpoint(message.sender.ip, message.sender.port))
             info = KVArgsRegisterInfo.from_zmq(frames[1:])
             self._check(info)
             manager._add_remote_peer(info)
@@ -46,7 +52,7 @@ class Peers:
             return False
         self._refused.pop(message.agent, None)
         self._protocols[message.agent] = message.protocol
-        manager.outbox.connect(*endpoint(message.sender.ip, message.sender.port))
+        self._since[message.agent] = time.monotonic()
         return True
 
     def refusal(self, agent: str) -> Failure | None:
@@ -67,10 +73,11 @@ class Peers:
     def endpoints(self) -> list[tuple[str, int]]:
         return [(peer.endpoint, peer.dst_port) for peer in list(self._manager.decode_kv_args_table.values())]
 
-    def at(self, address: str) -> set[str]:
-        """The agents that listen at ``address`` (``tcp://host:port``)."""
+    def at(self, address: str, until: float = math.inf) -> set[str]:
+        """The agents that listen at ``address`` (``tcp://host:port``) and registered up to a monotonic time."""
         peers = list(self._manager.decode_kv_args_table.items())
-        return {agent for agent, peer in peers if endpoint(peer.endpoint, peer.dst_port)[0] == address}
+        there = {agent for agent, peer in peers if endpoint(peer.endpoint, peer.dst_port)[0] == address}
+        return {agent for agent in there if self._since.get(agent, math.inf) <= until}
 
     def forget(self, agents: set[str]) -> None:
         """Give back everything that is kept for these."""
@@ -78,6 +85,7 @@ class Peers:
             self._manager.decode_kv_args_table.pop(agent, None)
             self._manager.transport.forget(agent)
             self._protocols.pop(agent, None)
+            self._since.pop(agent, None)
             self._refused.pop(agent, None)
 
     def _check(self, info: KVArgsRegisterInfo) -> None:

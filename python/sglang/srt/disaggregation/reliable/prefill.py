@@ -45,7 +45,7 @@ class PrefillControl:
         message = wire.parse_to_prefill(frames)
         match message:
             case wire.Registration():
-                return message.kind, "handled" if self.peers.register(message, frames) else "rejected"
+                return message.kind, self._registration(message, frames)
             case wire.Metadata():
                 return message.kind, self._metadata(message, frames)
             case wire.Abort():
@@ -100,17 +100,27 @@ class PrefillControl:
         for room in rooms:
             manager.send_kv_status_message(targets=[(ip, port)], bootstrap_room=room, status=KVPoll.Success)
 
-    def lost(self, address: str) -> None:
-        """A decode is gone: end its rooms, and give back everything that was kept for it."""
-        manager = self._manager
-        agents = self.peers.at(address)
-        logger.warning("decode %s is gone, with %d registrations", address, len(agents))
-        for room, infos in list(manager.transfer_infos.items()):
-            if agents & infos.keys():
-                self._fail(room, failure(Reason.PEER_LOST, f"decode {address} is gone"))
+    def lost(self, address: str, since: float) -> None:
+        """A decode is gone: end its rooms, and give back everything that was kept for it. One that registered there
+        after it is another."""
+        self._gone(self.peers.at(address, until=since), f"decode {address} is gone")
+
+    def _gone(self, agents: set[str], text: str) -> None:
+        logger.warning("%s, with %d registrations", text, len(agents))
+        with self._lock:
+            for room, infos in list(self._manager.transfer_infos.items()):
+                if agents & infos.keys():
+                    self._fail(room, failure(Reason.PEER_LOST, text))
         self.peers.forget(agents)
 
     # Control messages.
+
+    def _registration(self, message: wire.Registration, frames: list[bytes]) -> Result:
+        address, _ = endpoint(message.sender.ip, message.sender.port)
+        # A process listens on its port all its life: whoever did so before is gone.
+        if before := self.peers.at(address) - {message.agent}:
+            self._gone(before, f"decode {address} was replaced by another process")
+        return "handled" if self.peers.register(message, frames) else "rejected"
 
     def _metadata(self, message: wire.Metadata, frames: list[bytes]) -> Result:
         room, sender = message.room, (message.sender.ip, message.sender.port)

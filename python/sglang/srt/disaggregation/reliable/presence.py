@@ -45,18 +45,19 @@ class Presence:
             absence.refused += 1
 
     def forget(self, address: str) -> None:
+        """What was noted of the address does not count any more."""
         self._absent.pop(address, None)
 
     def is_absent(self, address: str) -> bool:
         return address in self._absent
 
-    def take_lost(self, now: float) -> list[str]:
-        """Addresses whose peer is gone; each is returned once."""
-        lost = [
-            address
+    def take_lost(self, now: float) -> dict[str, float]:
+        """Addresses whose peer is gone, and since when; each is returned once."""
+        lost = {
+            address: absence.since
             for address, absence in self._absent.items()
             if now - absence.since >= self._grace_s and absence.refused >= ATTEMPTS
-        ]
+        }
         for address in lost:
             del self._absent[address]
         return lost

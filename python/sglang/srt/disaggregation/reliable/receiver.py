@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
@@ -49,6 +50,8 @@ class ReliableKVReceiver(NixlKVReceiver):
         self._cleared = self._reporting = False
         self._published: list[tuple[dict[str, Any], list[bytes]]] = []
         self._registered_again = 0
+        # The scheduler, the deadline thread and the control thread all may end the room.
+        self._lifecycle_lock = threading.RLock()
         super().__init__(mgr, bootstrap_addr, bootstrap_room)
         if bootstrap_room is not None:
             mgr.watch.ends[bootstrap_room] = self
@@ -86,6 +89,9 @@ class ReliableKVReceiver(NixlKVReceiver):
     def _poll(self) -> Any:
         if self._asked is not None and self._asked.done():
             self._finish_init()
+        if self.kv_mgr.request_status.get(self.bootstrap_room) == KVPoll.Failed:
+            # Also after a success, which is not the end: its auxiliary write may have been missing for too long.
+            self.conclude_state = KVPoll.Failed
         return super()._poll()
 
     def send_metadata(self, kv_indices: Any, *args: Any, **kwargs: Any) -> None:
@@ -112,9 +118,7 @@ class ReliableKVReceiver(NixlKVReceiver):
         self._registered_again += 1
         if self._registered_again > REGISTRATIONS:
             text = f"prefill does not know this decode after {REGISTRATIONS} registrations"
-            self.kv_mgr.record_failure(room, failure(Reason.REGISTRATION_FAILED, text))
-            self.kv_mgr.update_status(room, KVPoll.Failed)
-            self.ensure_abort_notified()
+            self.give_up(failure(Reason.REGISTRATION_FAILED, text))
             return
         logger.warning("room %d: its prefill does not know this decode: registering again", room)
         registration = self.kv_mgr.build_receiver_registration_message()
@@ -139,17 +143,30 @@ class ReliableKVReceiver(NixlKVReceiver):
         super().abort()
         self.kv_mgr.record_failure(self.bootstrap_room, reason)
 
+    def give_up(self, reason: Failure) -> None:
+        """The room fails, and prefill is told; for other threads than the scheduler's, which may be done with it."""
+        with self._lifecycle_lock:
+            if not self._cleared:
+                self.kv_mgr.record_failure(self.bootstrap_room, reason)
+                self.kv_mgr.update_status(self.bootstrap_room, KVPoll.Failed)
+                self.ensure_abort_notified()
+
     def ensure_abort_notified(self, *, force_arm: bool = False) -> None:
-        if self._asked is None:
-            super().ensure_abort_notified(force_arm=force_arm)
-        else:
-            # Prefill may have the request, and wait for this room's metadata: it is told as soon as its place is known.
-            self._asked.add_done_callback(self._notify_late)
+        with self._lifecycle_lock:
+            if self._cleared and not self._reporting:
+                # Its pages are the request's, or given back: nobody would take the acknowledgements.
+                return
+            if self._asked is None:
+                super().ensure_abort_notified(force_arm=force_arm)
+                return
+        # Prefill may have the request, and wait for this room's metadata: it is told as soon as its place is known.
+        self._asked.add_done_callback(self._notify_late)
 
     def _notify_late(self, asked: Future[Mapping[Rank, dict]]) -> None:
         if asked.exception() is None:
-            self.bootstrap_infos = list(asked.result().values())
-            super().ensure_abort_notified()
+            with self._lifecycle_lock:
+                self.bootstrap_infos = list(asked.result().values())
+                super().ensure_abort_notified()
 
     def failure_exception(self) -> None:
         self._reporting = True

@@ -18,7 +18,7 @@ class Watched:
     def __init__(self) -> None:
         self.context = zmq.Context()
         self.lost: list[tuple[str, float]] = []
-        self.outbox = Outbox(self.context, lambda address: self.lost.append((address, time.monotonic())))
+        self.outbox = Outbox(self.context, lambda address, _: self.lost.append((address, time.monotonic())))
         self._thread = threading.Thread(target=self.outbox.watch, daemon=True)
         self._thread.start()
 

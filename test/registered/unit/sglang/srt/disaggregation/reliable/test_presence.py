@@ -7,7 +7,7 @@ from sglang.srt.disaggregation.reliable.presence import ATTEMPTS, GRACE_S, Event
 UP, DOWN, REFUSED = Event.UP, Event.DOWN, Event.REFUSED
 
 
-def lost(*events: tuple[Event, float], at: float) -> list[str]:
+def lost(*events: tuple[Event, float], at: float) -> dict[str, float]:
     presence = Presence()
     for event, when in events:
         presence.note("a", event, when)
@@ -31,15 +31,15 @@ REFUSALS = tuple((REFUSED, 0.1 * number) for number in range(ATTEMPTS))
     ],
 )
 def test_gone_is_refused_and_stays_so(events: tuple[tuple[Event, float], ...], at: float, gone: bool):
-    assert lost(*events, at=at) == (["a"] if gone else [])
+    assert lost(*events, at=at) == ({"a": events[0][1] if events[0][0] is not UP else events[1][1]} if gone else {})
 
 
 def test_each_loss_is_told_once():
     presence = Presence()
     for event, when in REFUSALS:
         presence.note("a", event, when)
-    assert presence.take_lost(GRACE_S) == ["a"]
-    assert presence.take_lost(GRACE_S) == []
+    assert presence.take_lost(GRACE_S) == {"a": 0.0}
+    assert presence.take_lost(GRACE_S) == {}
     assert not presence.is_absent("a")
 
 
@@ -48,5 +48,5 @@ def test_others_stay():
     for event, when in REFUSALS:
         presence.note("a", event, when)
     presence.note("b", DOWN, 0.0)
-    assert presence.take_lost(GRACE_S) == ["a"]
+    assert presence.take_lost(GRACE_S) == {"a": 0.0}
     assert presence.is_absent("b")

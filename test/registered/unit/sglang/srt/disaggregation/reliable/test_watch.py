@@ -4,6 +4,7 @@ import pytest
 from sglang.srt.disaggregation.base.conn import KVPoll
 
 from sglang.srt.disaggregation.reliable.accounts import Accounts
+from sglang.srt.disaggregation.reliable.deadlines import Overdue
 from sglang.srt.disaggregation.reliable.phases import PHASES, DecodePhase, Role
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.watch import Watch, deadlines_of, variable
@@ -30,10 +31,11 @@ class Manager:
 
 
 class Receiver:
-    told = 0
+    def __init__(self):
+        self.reasons = []
 
-    def ensure_abort_notified(self):
-        self.told += 1
+    def give_up(self, reason):
+        self.reasons.append(reason.reason)
 
 
 def wait_for_end(manager):
@@ -82,4 +84,22 @@ def test_decode_fails_the_room_and_its_receiver_tells_prefill(monkeypatch):
     assert [record.reason for record in records] == [Reason.PREFILL_NEVER_SENT]
     deadline_thread_done = watch._thread.stop(10)
     assert deadline_thread_done
-    assert receiver.told == 1
+    assert receiver.reasons == [Reason.PREFILL_NEVER_SENT]
+
+
+def test_a_room_that_went_on_or_another_of_its_number_is_left_alone():
+    manager, receiver = Manager(Role.DECODE), Receiver()
+    ledger, watch = manager.accounts.ledger, Watch(manager)
+    watch.ends[7] = receiver
+    manager.accounts.opened(7)
+    ledger.enter(7, DecodePhase.WAITING)
+    (record,) = ledger.live_rooms()
+    overdue = Overdue(record, Reason.PREFILL_NEVER_SENT)
+    ledger.enter(7, DecodePhase.FINISHING)
+    watch._on_overdue(overdue)
+    manager.accounts.accepted(7)
+    manager.accounts.opened(7)
+    ledger.enter(7, DecodePhase.WAITING)
+    watch._on_overdue(overdue)
+    assert receiver.reasons == []
+    assert ledger.phase(7) is DecodePhase.WAITING
