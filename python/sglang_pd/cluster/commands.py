@@ -1,4 +1,4 @@
-"""``sglang-pd up``, ``down`` and ``status``."""
+"""``sglang-pd up``, ``down``, ``restart`` and ``status``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_UP = 1
 
 
 def add_parsers(commands: argparse._SubParsersAction) -> None:
-    """Register the three commands. What they need is imported when they run."""
+    """Register the four commands. What they need is imported when they run."""
     start = commands.add_parser(
         "up",
         help="start prefill and decode servers and the gateway on this machine",
@@ -42,13 +42,25 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     stop = commands.add_parser("down", help="stop what `up` started and check that nothing is left")
     stop.set_defaults(run=down)
 
+    again = commands.add_parser(
+        "restart",
+        help="end a server of a running cluster and start it again",
+        description="End processes of a running cluster and start them again, on the same ports and with the same "
+        "flags; everything else goes on. Returns when they are ready.",
+    )
+    again.add_argument("process", nargs="+", metavar="PROCESS", help="for example decode-0; see `sglang-pd status`")
+    again.add_argument("--kill", action="store_true", help="kill -9 at once (default: SIGTERM first)")
+    again.add_argument("--grace", type=float, metavar="S", help="from SIGTERM to SIGKILL (default: as `down`)")
+    again.add_argument("--timeout", type=float, default=600.0, metavar="S", help="give up unless ready by then")
+    again.set_defaults(run=restart)
+
     show = commands.add_parser(
         "status", help="processes, start-up time and memory of a cluster", description="Exit code 1 where none is up."
     )
     show.add_argument("--json", action="store_true", help="print one JSON object")
     show.set_defaults(run=status)
 
-    for one in (start, stop, show):
+    for one in (start, stop, again, show):
         one.add_argument("--name", default=DEFAULT_NAME, help=f"which cluster (default: {DEFAULT_NAME})")
 
 
@@ -127,6 +139,21 @@ def down(args: argparse.Namespace) -> int:
         if tree:
             print(f"stopped {name:<10} {len(tree)} process{'es' if len(tree) > 1 else ''} (pid {tree[0].pid})")
     print(f"Cluster '{args.name}' is stopped: no process and no listening port is left.")
+    return 0
+
+
+def restart(args: argparse.Namespace) -> int:
+    """Restart processes of a cluster and say how long it took. Raises ``UserError`` where one did not come back."""
+    from sglang_pd.cluster.plan import Plan
+    from sglang_pd.cluster.restart import restart
+    from sglang_pd.cluster.state import ClusterDir
+
+    folder = ClusterDir.named(args.name)
+    plan = folder.load_plan()
+    grace_s = args.grace if args.grace is not None else (plan.grace_s if plan else Plan.grace_s)
+    names = list(dict.fromkeys(args.process))
+    for one in restart(folder, names, kill=args.kill, grace_s=grace_s, timeout_s=args.timeout):
+        print(f"restarted {one.name:<10} pid {one.pid}: ended in {one.end_s:.1f} s, ready after {one.ready_s:.1f} s")
     return 0
 
 

@@ -65,7 +65,9 @@ class PreloadLauncher:
         while not self._pids:
             self._refuse_if_gone()
             self._receive(None)
-        return self._pids.pop()
+        pid = self._pids.pop()
+        self._codes.pop(pid, None)  # of an earlier process with this number
+        return pid
 
     def ended(self, pid: int) -> str | None:
         if self._plain.knows(pid):

@@ -1,7 +1,8 @@
 """What a cluster's supervisor writes and every command reads: one folder per cluster.
 
 ``plan.json`` is what should run, ``state.json`` what does (replaced whole, so a reader never sees half of it),
-``logs/`` what it said, and ``lock`` is held by the supervisor as long as it lives.
+``logs/`` what it said, and ``lock`` is held by the supervisor as long as it lives. ``restarts/NAME`` stands while the end of
+that process is wanted and it is to be started again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ VERSION = 1
 
 @dataclass
 class ProcessState:
-    """One process. Times are seconds since the epoch; ``ready_s`` is from launch to ready; ``detail`` is for people."""
+    """One process. Times are seconds since the epoch; ``ready_s`` is from launch to ready; ``detail`` is for people;
+    ``restarts`` is how often it was started again."""
 
     name: str
     role: str
@@ -41,6 +43,7 @@ class ProcessState:
     launched_at: float | None = None
     ready_s: float | None = None
     ended_at: float | None = None
+    restarts: int = 0
 
 
 @dataclass
@@ -115,6 +118,7 @@ class ClusterDir:
         self._state = path / "state.json"
         self._plan = path / "plan.json"
         self._lock = path / "lock"
+        self._restarts = path / "restarts"
 
     @classmethod
     def named(cls, name: str) -> ClusterDir:
@@ -173,8 +177,22 @@ class ClusterDir:
             ) from error
 
     def forget(self) -> None:
-        """Remove the state; the logs stay."""
+        """Remove the state and what was asked for; the logs stay."""
         self._state.unlink(missing_ok=True)
+        for one in self._restarts.glob("*"):
+            one.unlink(missing_ok=True)
+
+    def want_restart(self, process: str) -> None:
+        """From now on the end of ``process`` is no failure: the supervisor starts it again, once."""
+        self._restarts.mkdir(parents=True, exist_ok=True)
+        (self._restarts / process).touch()
+
+    def restart_wanted(self, process: str) -> bool:
+        return (self._restarts / process).exists()
+
+    def restart_done(self, process: str) -> None:
+        """What :meth:`want_restart` asked for has been done, or is no longer wanted."""
+        (self._restarts / process).unlink(missing_ok=True)
 
 
 def is_stale(state: ClusterState) -> bool:

@@ -17,7 +17,7 @@ from sglang_pd.cluster.phases import ENDED, Phase
 from sglang_pd.cluster.plan import Plan, ProcessSpec
 from sglang_pd.cluster.procfs import Identity, identify
 from sglang_pd.cluster.state import ClusterDir, ClusterState, Failure, ProcessState
-from sglang_pd.cluster.stopping import stop_trees
+from sglang_pd.cluster.stopping import ORPHAN_WAIT_S, stop_trees
 
 # How soon an exit or a new log line is seen while starting, and later. Answers and signals are seen at once.
 STARTING_TICK_S = 0.1
@@ -37,7 +37,8 @@ class Supervisor:
         self._launcher = launcher
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._stop_signals = 0
-        self._probing = threading.Event()
+        self._quiet = threading.Event()
+        self._probes: list[threading.Thread] = []
         self._changed = True
         self._logs = {spec.name: NewLines(folder.log(spec.name)) for spec in plan.processes}
         self.state = ClusterState(
@@ -75,25 +76,50 @@ class Supervisor:
         self._stop_signals += 1
 
     def _launch(self) -> Failure | None:
-        """Start every process before the first probe thread exists: a fork beside threads is not safe."""
         self.state.preload = self._launcher.preload
         for process in self.state.processes:
             process.launched_at = self.state.started_at
             if process.role != "gateway":
                 self._reach(process, Phase.IMPORTING)
-        waiting = list(zip(self._plan.processes, self.state.processes, strict=True))
+        return self._start(list(zip(self._plan.processes, self.state.processes, strict=True)))
+
+    def _start(self, waiting: list[tuple[ProcessSpec, ProcessState]]) -> Failure | None:
+        """Start each before the next probe thread exists: a fork beside threads is not safe."""
         while waiting and not self._stop_signals:
             self._save()
-            failure = self._start_what_can(waiting) or self._look_for_ends()
+            failure = self._start_what_can(waiting) or self._look_for_ends(start_again=False)
             if failure:
                 return failure
             waiting = [(spec, process) for spec, process in waiting if process.identity is None]
             if waiting:
                 self._wait(STARTING_TICK_S)
+        self._quiet.clear()
+        self._probes = []
         for spec, process in zip(self._plan.processes, self.state.processes, strict=True):
-            ask = self._probe_gateway if spec.role == "gateway" else self._probe_server
-            threading.Thread(target=ask, args=(spec, process), name=f"probe-{spec.name}", daemon=True).start()
+            if process.ready_s is None:
+                ask = self._probe_gateway if spec.role == "gateway" else self._probe_server
+                thread = threading.Thread(target=ask, args=(spec, process), name=f"probe-{spec.name}", daemon=True)
+                thread.start()
+                self._probes.append(thread)
         return None
+
+    def _start_again(self, ended: list[ProcessState]) -> Failure | None:
+        """Start what ended as it was asked to, on the same ports; it goes on in its log."""
+        self._quiet.set()
+        for one in self._probes:
+            one.join()
+        # What those have said was about processes that are gone.
+        self._wait(0.0)
+        stop_trees([one.identity for one in ended if one.identity], ORPHAN_WAIT_S, reap=self._reap)
+        specs = {one.name: one for one in self._plan.processes}
+        for process in ended:
+            self._folder.restart_done(process.name)
+            self._logs[process.name].skip()
+            process.identity, process.ready_s, process.launched_at = None, None, time.time()
+            process.phase, process.detail = Phase.STARTING, ""
+            process.restarts += 1
+        self._changed = True
+        return self._start([(specs[one.name], one) for one in ended])
 
     def _start_what_can(self, waiting: list[tuple[ProcessSpec, ProcessState]]) -> Failure | None:
         for spec, process in waiting:
@@ -140,12 +166,16 @@ class Supervisor:
                 for line in self._logs[process.name].read():
                     self._reach(process, phases.after_line(process.phase, line))
 
-    def _look_for_ends(self) -> Failure | None:
+    def _look_for_ends(self, start_again: bool = True) -> Failure | None:
+        wanted: list[ProcessState] = []
         for process in self.state.processes:
             how = self._launcher.ended(process.identity.pid) if process.identity else None
-            if how is not None:
+            if how is None:
+                continue
+            if not self._folder.restart_wanted(process.name):
                 return self._failed(process, f"ended by itself: {how}")
-        return None
+            wanted.append(process)
+        return self._start_again(wanted) if wanted and start_again else None
 
     def _failed(self, process: ProcessState, reason: str) -> Failure:
         process.phase, process.ended_at = Phase.FAILED, time.time()
@@ -164,38 +194,38 @@ class Supervisor:
         process.phase, process.detail, self._changed = phase, detail, True
         if phase is Phase.READY and process.launched_at is not None:
             process.ready_s = time.time() - process.launched_at
-        if all(one.phase is Phase.READY for one in self.state.processes):
+        if self.state.ready_s is None and all(one.phase is Phase.READY for one in self.state.processes):
             self.state.phase = Phase.READY
             self.state.ready_s = time.time() - self.state.started_at
 
     def _probe_server(self, spec: ProcessSpec, process: ProcessState) -> None:
-        while not self._probing.is_set():
+        while not self._quiet.is_set():
             status = probe.health(spec.port)
             self._events.put(partial(self._on_health, process, status))
             if status == 200:
                 return
-            self._probing.wait(PROBE_WAIT_S)
+            self._quiet.wait(PROBE_WAIT_S)
 
     def _on_health(self, process: ProcessState, status: int | None) -> None:
         self._reach(process, phases.after_health(process.phase, status))
 
     def _probe_gateway(self, spec: ProcessSpec, process: ProcessState) -> None:
         wanted = [one.url for one in self._plan.servers]
-        while not self._probing.is_set():
+        while not self._quiet.is_set():
             answer = probe.workers(spec.port)
             if answer is not None:
                 known = len(phases.registered(answer, wanted))
                 self._events.put(partial(self._on_workers, process, known, len(wanted)))
                 if known == len(wanted):
                     return
-            self._probing.wait(PROBE_WAIT_S)
+            self._quiet.wait(PROBE_WAIT_S)
 
     def _on_workers(self, process: ProcessState, known: int, wanted: int) -> None:
         self._reach(process, phases.after_workers(process.phase, known, wanted), f"{known}/{wanted} workers")
 
     def _stop(self, failure: Failure | None) -> Failure | None:
         """Stop every tree; returns the failure, or a new one where something could not be stopped."""
-        self._probing.set()
+        self._quiet.set()
         self.state.failure = failure
         self.state.phase = Phase.STOPPING
         for process in self.state.processes:

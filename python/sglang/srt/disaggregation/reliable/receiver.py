@@ -156,11 +156,12 @@ class ReliableKVReceiver(NixlKVReceiver):
             if self._cleared and not self._reporting:
                 # Its pages are the request's, or given back: nobody would take the acknowledgements.
                 return
-            if self._asked is None:
+            asked = self._asked
+            if asked is None:
                 super().ensure_abort_notified(force_arm=force_arm)
                 return
         # Prefill may have the request, and wait for this room's metadata: it is told as soon as its place is known.
-        self._asked.add_done_callback(self._notify_late)
+        asked.add_done_callback(self._notify_late)
 
     def _notify_late(self, asked: Future[Mapping[Rank, dict]]) -> None:
         if asked.exception() is None:
