@@ -1,8 +1,8 @@
 """What a cluster's supervisor writes and every command reads: one folder per cluster.
 
 ``plan.json`` is what should run, ``state.json`` what does (replaced whole, so a reader never sees half of it),
-``logs/`` what it said, and ``lock`` is held by the supervisor as long as it lives. ``restarts/NAME`` stands while the end of
-that process is wanted and it is to be started again.
+``logs/`` what it said, and ``lock`` is held by the supervisor as long as it lives. ``restarts/NAME`` is there while
+that process is to end and to be started again.
 """
 
 from __future__ import annotations

@@ -53,6 +53,17 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Pretend:
+    """The call is made, and returns this whatever came of it."""
+
+    value: Any
+
+    def __call__(self, call: Callable[[], Any]) -> Any:
+        call()
+        return self.value
+
+
+@dataclass(frozen=True)
 class Delay:
     """The call waits this long, and is then made."""
 

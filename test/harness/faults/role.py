@@ -130,12 +130,9 @@ class FaultRole(Role):
         """Calls that were changed so far."""
         return sum(one.hits for one in self._injections)
 
-    def heal(self) -> int:
-        """Undo every injection; returns how many calls they changed."""
-        hits = 0
-        while self._injections:
-            hits += self._injections.pop().undo()
-        return hits
+    def heal(self) -> list[int]:
+        """Undo every injection, the last one first; returns how many calls each changed."""
+        return [self._injections.pop().undo() for _ in range(len(self._injections))]
 
     def connections(self) -> set[sockets.Ends]:
         return set(sockets.connections())

@@ -72,7 +72,7 @@ class Scene:
                 if not in_flight:
                     self._wait(request, lambda one=request: self._written(one), "the first chunk is written")
             elif phase is Phase.UNSEEN:
-                rule = self.site.relay.rule("status", hold, request.room)
+                rule = self.site.relay.rule("delivered", hold, request.room)
                 request.upto = Upto.END
                 self._wait(request, lambda r=rule, one=request: r.hits and one.done("prefill"), "success is reported")
             elif phase is Phase.ABORTING:

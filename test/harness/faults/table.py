@@ -94,11 +94,11 @@ OPERATIONS = {
 }
 # Kind of message: the phase in which it goes out, who it is for, what the request comes to if it arrives, and if not.
 FRAMES = {
-    "registration": (Phase.BOOTSTRAPPING, Side.PREFILL, Must.SUCCEED, Must.END),
-    "metadata": (Phase.BOOTSTRAPPING, Side.PREFILL, Must.SUCCEED, Must.END),
-    "abort": (Phase.ABORTING, Side.PREFILL, Must.ABORT, Must.END),
-    "status success": (Phase.UNSEEN, Side.DECODE, Must.SUCCEED, Must.END),
-    "status failed": (Phase.WAITING, Side.DECODE, Must.ABORT, Must.END),
+    "registration": (Phase.BOOTSTRAPPING, Side.PREFILL, Must.SUCCEED, Must.SUCCEED),
+    "metadata": (Phase.BOOTSTRAPPING, Side.PREFILL, Must.SUCCEED, Must.SUCCEED),
+    "abort": (Phase.ABORTING, Side.PREFILL, Must.ABORT, Must.ABORT),
+    "delivered": (Phase.UNSEEN, Side.DECODE, Must.SUCCEED, Must.SUCCEED),
+    "status failed": (Phase.WAITING, Side.DECODE, Must.ABORT, Must.ABORT),
     "abort_ack": (Phase.ABORTING, Side.DECODE, Must.ABORT, Must.ABORT),
 }
 

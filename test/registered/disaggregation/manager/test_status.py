@@ -92,7 +92,7 @@ def test_each_side_knows_the_other_as_it_knows_itself(pair: Pair, ports: dict[st
     assert prefill["control_messages"]["registration"] == {"handled": 1}
     [of_prefill] = ask(ports["prefill"], "/pd/peers")["peers"]
     assert (of_prefill["agent"], of_prefill["address"]) == (decode["agent"], decode["address"])
-    assert (of_prefill["protocol"], of_prefill["absent"]) == (1, False)
+    assert (of_prefill["protocol"], of_prefill["absent"]) == (2, False)
     assert of_prefill["connection"] == {"closed": 0, "whole": True, "healing": False}
     assert of_prefill["layout"]["page_bytes"] == pair.prefill.spec.page_bytes * 2 * pair.prefill.spec.layers
     [of_decode] = ask(ports["decode"], "/pd/peers")["peers"]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import requests
 
-from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.reliable import heartbeats, wire
+from sglang.srt.disaggregation.reliable.bootstrap_server import HEADER
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.outbox import Outbox, endpoint
 from sglang.srt.disaggregation.reliable.questions import Questions
@@ -22,6 +23,8 @@ from sglang.srt.disaggregation.reliable.reasons import Reason
 logger = logging.getLogger(__name__)
 
 HTTP_TIMEOUT_S = 5.0
+# In what is known of a rank: the incarnation of the bootstrap server that told it.
+SERVER = "server"
 
 
 class Rank(NamedTuple):
@@ -46,20 +49,54 @@ class Bootstrapping:
 
     prefill_info_table: dict[str, Any]
     connection_pool: dict[str, Any]
+    connection_lock: Any
+    watch: Any
     local_ip: str
     rank_port: int
     outbox: Outbox
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._questions = Questions()
+        # The incarnation of each bootstrap server whose layout is known, None where it tells none.
+        self._servers: dict[str, str | None] = {}
         super().__init__(*args, **kwargs)
 
     def ask_layout(self, address: str) -> Future[bool]:
         """Whether the layout of the prefill at ``address`` is known; it raises where the two cannot work together."""
-        return self._questions.ask(
-            address,
-            lambda: super(Bootstrapping, self).try_ensure_parallel_info(address),  # type: ignore[misc]
-        )
+        return self._questions.ask(address, lambda: self._learn_layout(address))
+
+    def _learn_layout(self, address: str) -> bool:
+        try:
+            # First: a layout may be that of a later server, which is found out then; never that of an earlier one.
+            of = heartbeats.ask(address)
+        except ConnectionError as error:
+            logger.info("prefill %s is not there yet: %s", address, error)
+            return False
+        self.met(address, of)
+        self._servers[address] = of
+        known: bool = super().try_ensure_parallel_info(address)  # type: ignore[misc]
+        return known
+
+    def met(self, address: str, server: str | None) -> None:
+        """The bootstrap server at ``address`` answered. Where it is another than the one that was known there, all that
+        belongs to that one is over."""
+        known = self._servers.get(address)
+        if server is None or known is None or server == known:
+            return
+        self._servers[address] = server
+        logger.warning("prefill %s was replaced: it was %s, and is %s now", address, known, server)
+        with self.connection_lock:
+            for key, ranks in list(self.connection_pool.items()):
+                if key.startswith(f"{address}_") and _is_of_another(server, ranks):
+                    del self.connection_pool[key]
+        self.prefill_info_table.pop(address, None)
+        self.forget_layout(address)
+        gone = failure(Reason.PEER_LOST, f"prefill {address} was replaced by another process")
+        for receiver in list(self.watch.ends.values()):
+            if receiver.bootstrap_addr == address and _is_of_another(
+                server, getattr(receiver, "bootstrap_infos", None)
+            ):
+                receiver.give_up(gone)
 
     def forget_layout(self, address: str) -> None:
         self._questions.take(address)
@@ -85,7 +122,7 @@ class Bootstrapping:
         if not ranks:
             return None
         key = (address, *ranks)
-        answer = self._questions.ask(key, lambda: {rank: locate(address, rank) for rank in ranks})
+        answer = self._questions.ask(key, lambda: {rank: self._locate(address, rank) for rank in ranks})
         answer.add_done_callback(lambda found: self._questions.forget(key, found))
         return answer
 
@@ -108,6 +145,11 @@ class Bootstrapping:
             abort = wire.Abort(room, sender, 0, Reason.PEER_INCOMPATIBLE)
             self.outbox.send(address, abort.frames(), ipv6)
 
+    def _locate(self, address: str, rank: Rank) -> dict[str, Any]:
+        found = locate(address, rank)
+        self.met(address, found.get(SERVER))
+        return found
+
     def _unknown_ranks(self, address: str, layout: Any, dp_rank: int) -> list[Rank]:
         """In upstream's order, and by its key of a connection."""
         return [
@@ -117,6 +159,11 @@ class Bootstrapping:
             for tp in layout.target_tp_ranks
             for pp in reversed(layout.target_pp_ranks)
         ]
+
+
+def _is_of_another(server: str, ranks: list[dict[str, Any]] | None) -> bool:
+    """Whether some of the ranks were told by another bootstrap server than this."""
+    return any(rank.get(SERVER) not in (None, server) for rank in ranks or ())
 
 
 def locate(address: str, rank: Rank) -> dict[str, Any]:
@@ -130,7 +177,7 @@ def locate(address: str, rank: Rank) -> dict[str, Any]:
     try:
         response = requests.get(f"http://{address}/route", params=query, timeout=HTTP_TIMEOUT_S)
         if response.status_code == requests.codes.ok:
-            return {**response.json(), "pp_rank": rank.pp}
+            return {**response.json(), "pp_rank": rank.pp, SERVER: response.headers.get(HEADER)}
     except (requests.RequestException, ValueError) as error:
         detail = f"{address} was asked for {rank}: {type(error).__name__}: {error}"
         raise BootstrapError(failure(Reason.BOOTSTRAP_UNREACHABLE, detail)) from error

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.base.conn import KVPoll
 
-from sglang.srt.disaggregation.reliable import told, wire
+from sglang.srt.disaggregation.reliable import stamps, told, wire
 from sglang.srt.disaggregation.reliable.classify import classify
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.phases import PrefillPhase, Role
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.stamps import Stamp
 
 logger = logging.getLogger(__name__)
 
@@ -26,23 +27,32 @@ class DecodeControl:
     def __init__(self, manager: Any) -> None:
         self._manager = manager
 
+    def stamped(self, address: str, frames: list[bytes]) -> list[bytes]:
+        """What decode's rooms send goes through their mailboxes; the rest is upstream's staging."""
+        return frames
+
     def handle(self, frames: list[bytes]) -> tuple[str, Result]:
-        message = wire.parse_to_decode(frames)
+        stamp, plain = stamps.take(frames)
+        message = wire.parse_to_decode(plain)
+        if stamp.is_for_another:
+            return message.kind, "stale"
         match message:
             case wire.Status():
                 return message.kind, self._status(message)
             case wire.Delivered():
                 return message.kind, self._delivered(message)
+            case wire.Received():
+                return message.kind, self._received(message)
             case wire.Unregistered():
-                return message.kind, self._unregistered(message)
+                return message.kind, self._unregistered(message, stamp)
             case wire.ChunkReady():
-                self._manager.handle_chunk_ready(frames)
+                self._manager.handle_chunk_ready(list(plain))
             case wire.StagingRequest():
                 if not self._manager.enable_staging:
                     return message.kind, "rejected"
-                self._manager._handle_staging_req(frames)
+                self._manager._handle_staging_req(list(plain))
             case wire.AbortAck():
-                self._manager.handle_abort_ack_message(frames)
+                self._manager.handle_abort_ack_message(list(plain))
         return message.kind, "handled"
 
     def lost(self, address: str, since: float) -> None:
@@ -74,11 +84,18 @@ class DecodeControl:
         )
         return "handled"
 
-    def _unregistered(self, message: wire.Unregistered) -> Result:
+    def _received(self, message: wire.Received) -> Result:
+        receiver = self._manager.watch.ends.get(message.room)
+        if receiver is None:
+            return "stale"
+        receiver.reminders.heard()
+        return "handled"
+
+    def _unregistered(self, message: wire.Unregistered, stamp: Stamp) -> Result:
         receiver = self._manager.watch.ends.get(message.room)
         if receiver is None or message.room not in self._manager.request_status:
             return "stale"
-        receiver.register_again()
+        receiver.register_again(stamp.sender)
         return "handled"
 
     def _delivered(self, message: wire.Delivered) -> Result:

@@ -6,26 +6,27 @@ import logging
 import threading
 from typing import Any, ClassVar, Protocol
 
+from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.utils import TransferKVChunk
 from sglang.srt.disaggregation.nixl.conn import NixlKVManager
 from sglang.srt.runtime_context import get_observability
 
-from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.reliable import incarnation, wire
 from sglang.srt.disaggregation.reliable.accounts import Accounted
 from sglang.srt.disaggregation.reliable.bootstrapping import Bootstrapping
 from sglang.srt.disaggregation.reliable.control import MessageCounters, Result, Supervisor, worth_a_line
 from sglang.srt.disaggregation.reliable.counts import Reconnects
 from sglang.srt.disaggregation.reliable.decode import DecodeControl
+from sglang.srt.disaggregation.reliable.heartbeats import beat_for_ever
 from sglang.srt.disaggregation.reliable.holding import Holding
 from sglang.srt.disaggregation.reliable.metrics import Metrics, publish
 from sglang.srt.disaggregation.reliable.outbox import Outbox
 from sglang.srt.disaggregation.reliable.prefill import PrefillControl
+from sglang.srt.disaggregation.reliable.reminders import remind_for_ever
 from sglang.srt.disaggregation.reliable.transport import Transport
 from sglang.srt.disaggregation.reliable.watch import Watch
 
 logger = logging.getLogger(__name__)
-
-OUR_PROTOCOL = b"%s%d" % (wire.PROTOCOL, wire.PROTOCOL_VERSION)
 
 
 class Control(Protocol):
@@ -35,6 +36,9 @@ class Control(Protocol):
 
     def handle(self, frames: list[bytes]) -> tuple[str, Result]:
         """Act on a message; returns its kind and what became of it. Raises ``wire.ParseError``."""
+
+    def stamped(self, address: str, frames: list[bytes]) -> list[bytes]:
+        """A message of upstream's to ``address``, with our stamp where one may be added."""
 
     def lost(self, address: str, since: float) -> None:
         """The process that listened at ``address`` (``tcp://host:port``) is gone, ``since`` a monotonic time."""
@@ -66,6 +70,13 @@ class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
     def _start_decode_listener_thread(self) -> None:
         self._start_control(DecodeControl(self))
         self.watch_writers()
+        self.control.start("reminders", lambda: remind_for_ever(self))
+
+    def _start_heartbeat_checker_thread(self) -> None:
+        self.control.start("heartbeats", lambda: beat_for_ever(self))
+
+    def _register_topology_row(self, url: str, payload: dict[str, Any]) -> None:
+        super()._register_topology_row(url, {**payload, "incarnation": incarnation.mine()})
 
     def _start_control(self, control: Control) -> None:
         self._role_control = control
@@ -90,7 +101,7 @@ class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
 
     def _send_multipart_locked(self, endpoint: str, parts: list[bytes], is_ipv6: bool = False) -> None:
         """Upstream's one way to send from here; its own may wait 30 s, on the scheduler's loop too."""
-        self.outbox.send(endpoint, parts, is_ipv6)
+        self.outbox.send(endpoint, self._role_control.stamped(endpoint, parts), is_ipv6)
 
     def add_transfer_request(
         self,
@@ -120,11 +131,11 @@ class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
             bootstrap_room, kv_indices, index_slice, is_last_chunk, aux_index, state_indices, num_kv_tokens, **traces
         )
 
-    def build_receiver_registration_message(self) -> list[bytes]:
-        return [*super().build_receiver_registration_message(), OUR_PROTOCOL]
-
-    def build_receiver_metadata_message(self, **fields: Any) -> list[bytes]:
-        return [*super().build_receiver_metadata_message(**fields), OUR_PROTOCOL]
+    def conclude_transfer(self, *, bootstrap_room: int, status: int, **more: Any) -> Any:
+        """Upstream's way to end a room on prefill."""
+        if status == KVPoll.Success:
+            self.prefill.delivered(bootstrap_room)
+        return super().conclude_transfer(bootstrap_room=bootstrap_room, status=status, **more)
 
     def _await_handles(self, handles: list[Any], *, failure_seen: bool) -> tuple[bool, bool]:
         return self.transport.await_handles(handles, failure_seen)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.disaggregation.nixl.conn import KVArgsRegisterInfo
 
-from sglang.srt.disaggregation.reliable import wire
+from sglang.srt.disaggregation.reliable import stamps, wire
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.layout import page_differences
 from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.stamps import STOCK, Stamp
 
 logger = logging.getLogger(__name__)
 
@@ -22,22 +25,32 @@ class IncompatibleError(ValueError):
     """A decode is configured differently; the message names what differs."""
 
 
+@dataclass(frozen=True)
+class _Known:
+    """``since``: when it registered last, in monotonic seconds."""
+
+    stamp: Stamp
+    address: str
+    since: float
+
+
 class Peers:
     """Decodes by their NIXL agent. ``manager`` is prefill's ``ReliableKVManager``. For the control threads."""
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
-        self._protocols: dict[str, int] = {}
-        # When each registered last, in monotonic seconds.
-        self._since: dict[str, float] = {}
+        self._known: dict[str, _Known] = {}
+        # The last frame of each message to an address where a peer of ours listens.
+        self._stamps: dict[str, bytes] = {}
         self._refused: dict[str, Failure] = {}
 
-    def register(self, message: wire.Registration, frames: list[bytes]) -> bool:
+    def register(self, message: wire.Registration, stamp: Stamp, frames: Sequence[bytes]) -> bool:
         """Take a decode in; returns whether it was. Its rooms get the reason where not."""
         manager = self._manager
+        address, ipv6 = endpoint(message.sender.ip, message.sender.port)
         try:
             # First: a loss that was found before this is not that of the process which registers.
-            manager.outbox.connect(*endpoint(message.sender.ip, message.sender.port))
+            manager.outbox.connect(address, ipv6)
             info = KVArgsRegisterInfo.from_zmq(frames[1:])
             self._check(info)
             manager._add_remote_peer(info)
@@ -51,8 +64,9 @@ class Peers:
             self._refused[message.agent] = failure(reason, f"prefill refused this decode's registration: {error}")
             return False
         self._refused.pop(message.agent, None)
-        self._protocols[message.agent] = message.protocol
-        self._since[message.agent] = time.monotonic()
+        self._known[message.agent] = _Known(stamp, address, time.monotonic())
+        if stamp.protocol:
+            self._stamps[address] = stamps.stamp(to=stamp.sender)
         return True
 
     def refusal(self, agent: str) -> Failure | None:
@@ -68,25 +82,38 @@ class Peers:
 
     def protocol(self, agent: str) -> int:
         """The version of our own messages that it understands; 0 for a stock upstream."""
-        return self._protocols.get(agent, 0)
+        return self._stamp(agent).protocol
+
+    def incarnation(self, agent: str) -> str | None:
+        """Which life of its process it is; None where it does not tell."""
+        return self._stamp(agent).sender
+
+    def stamped(self, address: str, frames: list[bytes]) -> list[bytes]:
+        """The message to ``address`` with its stamp, where a peer of ours listens."""
+        stamp = self._stamps.get(address)
+        return frames if stamp is None else [*frames, stamp]
+
+    def _stamp(self, agent: str) -> Stamp:
+        known = self._known.get(agent)
+        return STOCK if known is None else known.stamp
 
     def endpoints(self) -> list[tuple[str, int]]:
         return [(peer.endpoint, peer.dst_port) for peer in list(self._manager.decode_kv_args_table.values())]
 
     def at(self, address: str, until: float = math.inf) -> set[str]:
         """The agents that listen at ``address`` (``tcp://host:port``) and registered up to a monotonic time."""
-        peers = list(self._manager.decode_kv_args_table.items())
-        there = {agent for agent, peer in peers if endpoint(peer.endpoint, peer.dst_port)[0] == address}
-        return {agent for agent in there if self._since.get(agent, math.inf) <= until}
+        known = list(self._known.items())
+        return {agent for agent, one in known if one.address == address and one.since <= until}
 
     def forget(self, agents: set[str]) -> None:
         """Give back everything that is kept for these."""
         for agent in agents:
             self._manager.decode_kv_args_table.pop(agent, None)
             self._manager.transport.forget(agent)
-            self._protocols.pop(agent, None)
-            self._since.pop(agent, None)
             self._refused.pop(agent, None)
+            known = self._known.pop(agent, None)
+            if known is not None and not self.at(known.address):
+                self._stamps.pop(known.address, None)
 
     def _check(self, info: KVArgsRegisterInfo) -> None:
         manager = self._manager

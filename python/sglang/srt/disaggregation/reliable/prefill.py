@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.staging_handler import handle_staging_rsp, handle_watermark_msg
 from sglang.srt.disaggregation.nixl.conn import TransferInfo
 
-from sglang.srt.disaggregation.reliable import told, wire
+from sglang.srt.disaggregation.reliable import stamps, told, wire
 from sglang.srt.disaggregation.reliable.control import Result
+from sglang.srt.disaggregation.reliable.deliveries import Deliveries
 from sglang.srt.disaggregation.reliable.failure import failure
 from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError, endpoint
 from sglang.srt.disaggregation.reliable.peers import Peers
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.stamps import Stamp
 from sglang.srt.disaggregation.reliable.tombstones import Tombstones
 
 logger = logging.getLogger(__name__)
@@ -38,26 +41,31 @@ class PrefillControl:
         self._lock = threading.RLock()
         self._ended = Tombstones(keep_s=manager.bootstrap_timeout)
         self._doomed = Tombstones(keep_s=manager.bootstrap_timeout)
+        self._deliveries = Deliveries(keep_s=manager.bootstrap_timeout)
         self._untold: dict[int, tuple[str, list[tuple[str, int]]]] = {}
         self.peers = Peers(manager)
 
+    def stamped(self, address: str, frames: list[bytes]) -> list[bytes]:
+        return self.peers.stamped(address, frames)
+
     def handle(self, frames: list[bytes]) -> tuple[str, Result]:
-        message = wire.parse_to_prefill(frames)
+        stamp, plain = stamps.take(frames)
+        message = wire.parse_to_prefill(plain)
         match message:
             case wire.Registration():
-                return message.kind, self._registration(message, frames)
+                return message.kind, self._registration(message, stamp, plain)
             case wire.Metadata():
-                return message.kind, self._metadata(message, frames)
+                return message.kind, self._metadata(message, stamp, plain)
             case wire.Abort():
-                return message.kind, self._abort(message, frames)
+                return message.kind, self._abort(message, stamp, plain)
             case wire.Watermark():
                 if not self._manager.enable_staging:
                     return message.kind, "rejected"
-                handle_watermark_msg(self._manager._staging_ctx, frames)
+                handle_watermark_msg(self._manager._staging_ctx, list(plain))
             case wire.StagingResponse():
                 if not self._manager.enable_staging:
                     return message.kind, "rejected"
-                handle_staging_rsp(frames, self._manager.transfer_infos)
+                handle_staging_rsp(list(plain), self._manager.transfer_infos)
         return message.kind, "handled"
 
     # Called by the sender, on the scheduler's thread.
@@ -79,7 +87,8 @@ class PrefillControl:
             if not complete:
                 # Decode's half is not here, or not all of it, so the room may be that of any decode; others ignore it.
                 targets += [target for target in self.peers.endpoints() if target not in targets]
-            self._ended.bury(room, reason, time.monotonic(), told=known)
+            serials = {agent: _serial(info) for agent, info in known.items()}
+            self._ended.bury(room, reason, time.monotonic(), told=serials)
             self._untold[room] = (reason, targets)
         self.drained(room)
 
@@ -91,10 +100,18 @@ class PrefillControl:
         reason, targets = self._untold.pop(room, ("", []))
         self._tell(targets, room, reason)
 
+    def delivered(self, room: int) -> None:
+        """Everything of the room has arrived, and decode is about to be told."""
+        infos = self._manager.transfer_infos.get(room, {})
+        serials = {agent: serial for agent, info in infos.items() if (serial := _serial(info)) is not None}
+        if serials:
+            with self._lock:
+                self._deliveries.note(room, serials, time.monotonic())
+
     def tell_delivered(self, agent: str, ip: str, port: int, rooms: list[int]) -> None:
         """Tell a decode that everything of these rooms has arrived; called by its lane's thread."""
         manager = self._manager
-        if len(rooms) > 1 and self.peers.protocol(agent):
+        if self.peers.protocol(agent):
             self._send((ip, port), wire.Delivered(manager._prefill_unique_rank(), tuple(rooms)).frames())
             return
         for room in rooms:
@@ -115,36 +132,48 @@ class PrefillControl:
 
     # Control messages.
 
-    def _registration(self, message: wire.Registration, frames: list[bytes]) -> Result:
+    def _registration(self, message: wire.Registration, stamp: Stamp, frames: Sequence[bytes]) -> Result:
         address, _ = endpoint(message.sender.ip, message.sender.port)
         # A process listens on its port all its life: whoever did so before is gone.
         if before := self.peers.at(address) - {message.agent}:
             self._gone(before, f"decode {address} was replaced by another process")
-        return "handled" if self.peers.register(message, frames) else "rejected"
+        return "handled" if self.peers.register(message, stamp, frames) else "rejected"
 
-    def _metadata(self, message: wire.Metadata, frames: list[bytes]) -> Result:
+    def _metadata(self, message: wire.Metadata, stamp: Stamp, frames: Sequence[bytes]) -> Result:
         room, sender = message.room, (message.sender.ip, message.sender.port)
+        rank = self._manager._prefill_unique_rank()
         with self._lock:
-            reason = self._ended.owed(room, message.agent, time.monotonic())
+            if stamp.serial is not None and self._deliveries.has(room, message.agent, stamp.serial):
+                self._send(sender, wire.Delivered(rank, (room,)).frames())
+                return "stale"
+            reason = self._ended.owed(room, message.agent, time.monotonic(), stamp.serial)
             if reason is None:
                 refusal = self.peers.refusal(message.agent)
-                if refusal is None:
-                    return self._install(message, frames)
-                if message.protocol and refusal.reason is Reason.REGISTRATION_FAILED:
-                    self._send(sender, wire.Unregistered(room, self._manager._prefill_unique_rank()).frames())
+                if refusal is None and not stamp.is_for_another:
+                    return self._install(message, stamp, frames)
+                if refusal is None or (stamp.protocol and refusal.reason is Reason.REGISTRATION_FAILED):
+                    self._send(sender, wire.Unregistered(room, rank).frames())
                     return "rejected"
                 self._fail(room, refusal)
                 reason = refusal
         self._tell([sender], room, reason)
         return "stale"
 
-    def _install(self, message: wire.Metadata, frames: list[bytes]) -> Result:
+    def _install(self, message: wire.Metadata, stamp: Stamp, frames: Sequence[bytes]) -> Result:
         manager, room = self._manager, message.room
+        if stamp.attempt:
+            received = wire.Received(room, manager._prefill_unique_rank())
+            self._send((message.sender.ip, message.sender.port), received.frames())
         infos = manager.transfer_infos.setdefault(room, {})
-        if message.agent in infos and manager.check_status(room) >= KVPoll.Transferring:
-            return "stale"
-        infos[message.agent] = TransferInfo.from_zmq(frames[1:])
-        manager.accounts.ledger.identify(room, peer=f"{message.sender.ip}:{message.sender.port}")
+        known = infos.get(message.agent)
+        if known is not None:
+            again = stamp.serial is not None and _serial(known) == stamp.serial
+            if again or manager.check_status(room) >= KVPoll.Transferring:
+                return "stale"
+        infos[message.agent] = info = TransferInfo.from_zmq(frames[1:])
+        info.serial = stamp.serial
+        peer = f"{message.sender.ip}:{message.sender.port}"
+        manager.accounts.ledger.identify(room, peer=peer, incarnation=stamp.sender)
         if len(infos) >= message.needed:
             manager.resolve_kv_replica_factor(infos)
             lengths = (info.decode_prefix_len for info in infos.values())
@@ -152,13 +181,13 @@ class PrefillControl:
             manager.update_status(room, KVPoll.WaitingForInput)
         return "handled"
 
-    def _abort(self, message: wire.Abort, frames: list[bytes]) -> Result:
+    def _abort(self, message: wire.Abort, stamp: Stamp, frames: Sequence[bytes]) -> Result:
         room = message.room
         with self._lock:
             known = room in self._manager.request_status
             self._manager.accounts.aborted_by_decode(room, message.reason)
-            self._manager._handle_abort_notification(frames)
-            if not known and not self._ended.covers(room, time.monotonic()):
+            self._manager._handle_abort_notification(list(frames))
+            if not known and not stamp.is_for_another and not self._ended.covers(room, time.monotonic()):
                 reason = told.abort_of_decode(message.reason)
                 detail = "decode aborted the room before prefill began it"
                 self._doomed.bury(room, failure(reason, detail), time.monotonic())
@@ -175,7 +204,7 @@ class PrefillControl:
     def _send(self, target: tuple[str, int], frames: list[bytes]) -> None:
         address, ipv6 = endpoint(*target)
         try:
-            self._manager.outbox.send(address, frames, ipv6)
+            self._manager.outbox.send(address, self.peers.stamped(address, frames), ipv6)
         except PeerUnreachableError as error:
             logger.warning("decode %s was not sent %s: %s", address, frames[0].decode(), error)
 
@@ -183,3 +212,8 @@ class PrefillControl:
         self._manager.send_kv_status_message(
             targets=targets, bootstrap_room=room, status=KVPoll.Failed, failure_reason=reason
         )
+
+
+def _serial(info: Any) -> int | None:
+    """Which metadata of decode's a ``TransferInfo`` was made from; None where decode does not number them."""
+    return getattr(info, "serial", None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
@@ -14,7 +16,7 @@ import zmq
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.nixl.conn import NixlKVReceiver
 
-from sglang.srt.disaggregation.reliable import verification, wire
+from sglang.srt.disaggregation.reliable import stamps, verification, wire
 from sglang.srt.disaggregation.reliable.answers import wanted_end
 from sglang.srt.disaggregation.reliable.bootstrapping import BootstrapError, Rank
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
@@ -22,11 +24,14 @@ from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError, endp
 from sglang.srt.disaggregation.reliable.phases import DecodePhase
 from sglang.srt.disaggregation.reliable.quarantine import Held
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.reminders import Reminders
 
 logger = logging.getLogger(__name__)
 
 # How often a room registers again with a prefill that does not know this decode, before it fails.
 REGISTRATIONS = 3
+
+_SERIALS = itertools.count(1)
 
 
 class ReliableKVReceiver(NixlKVReceiver):
@@ -48,7 +53,11 @@ class ReliableKVReceiver(NixlKVReceiver):
 
     def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int | None = None) -> None:
         self._cleared = self._reporting = False
+        # Which of this process's rooms it is, whatever its number.
+        self.serial = next(_SERIALS)
+        self.reminders = Reminders()
         self._published: list[tuple[dict[str, Any], list[bytes]]] = []
+        self._aborts: list[tuple[dict[str, Any], list[bytes]]] = []
         self._registered_again = 0
         # The scheduler, the deadline thread and the control thread all may end the room.
         self._lifecycle_lock = threading.RLock()
@@ -103,6 +112,7 @@ class ReliableKVReceiver(NixlKVReceiver):
             return
         self.pages = len(kv_indices)
         super().send_metadata(kv_indices, *args, **kwargs)
+        self.reminders.sent(time.monotonic())
         ledger = self.kv_mgr.accounts.ledger
         if ledger.enter(self.bootstrap_room, DecodePhase.WAITING):
             self.kv_mgr.accounts.sized(self.bootstrap_room, len(kv_indices), self.kv_mgr.page_bytes)
@@ -112,8 +122,9 @@ class ReliableKVReceiver(NixlKVReceiver):
             self._published.append((bootstrap_info, message))
         return super()._send_bootstrap_message(bootstrap_info=bootstrap_info, message=message, operation=operation)
 
-    def register_again(self) -> None:
-        """A prefill rank does not know this decode: send everything again, in order. What is known there is ignored."""
+    def register_again(self, incarnation: str | None = None) -> None:
+        """A prefill rank does not know this decode: send everything again, in order. What is known there is ignored.
+        ``incarnation`` is who it is, where it says so."""
         room = self.bootstrap_room
         self._registered_again += 1
         if self._registered_again > REGISTRATIONS:
@@ -123,8 +134,25 @@ class ReliableKVReceiver(NixlKVReceiver):
         logger.warning("room %d: its prefill does not know this decode: registering again", room)
         registration = self.kv_mgr.build_receiver_registration_message()
         for bootstrap_info, metadata in list(self._published):
+            if "incarnation" in bootstrap_info:
+                bootstrap_info["incarnation"] = incarnation if len(self._published) == 1 else None
             for message in (registration, metadata):
                 self._send(bootstrap_info, message)
+
+    def remind(self, now: float) -> None:
+        """Send again what its prefill may have missed, where it is time for that."""
+        with self._lifecycle_lock:
+            status = self.kv_mgr.request_status.get(self.bootstrap_room)
+            if self.held is not None:
+                messages = [] if self.kv_mgr.has_acknowledged(self) else self._aborts
+            elif self._cleared or status in (None, KVPoll.Success, KVPoll.Failed):
+                return
+            else:
+                messages = self._published
+            if messages and self.reminders.take(now):
+                for bootstrap_info, message in messages:
+                    if is_ours(bootstrap_info):
+                        self._send(bootstrap_info, message)
 
     def _send(self, bootstrap_info: dict[str, Any], message: list[bytes]) -> None:
         try:
@@ -158,6 +186,8 @@ class ReliableKVReceiver(NixlKVReceiver):
                 return
             asked = self._asked
             if asked is None:
+                if not self.abort_notified:
+                    self.reminders.sent(time.monotonic())
                 super().ensure_abort_notified(force_arm=force_arm)
                 return
         # Prefill may have the request, and wait for this room's metadata: it is told as soon as its place is known.
@@ -212,6 +242,7 @@ class _Mailbox:
 
     def __init__(self, receiver: ReliableKVReceiver, bootstrap_info: dict[str, Any]) -> None:
         self._receiver = receiver
+        self._info = bootstrap_info
         self._address, self._ipv6 = endpoint(bootstrap_info["rank_ip"], int(bootstrap_info["rank_port"]))
 
     def send_multipart(self, frames: list[bytes]) -> None:
@@ -220,8 +251,21 @@ class _Mailbox:
         if frames[0] == wire.ABORT and len(frames) == wire.ABORT_WITH_GENERATION:
             reason = manager.accounts.reason(room, manager.failure_records.get(room))
             frames = [*frames, reason.encode("ascii")]
+            self._receiver._aborts.append((self._info, frames))
         try:
-            manager.outbox.send(self._address, frames, self._ipv6)
+            manager.outbox.send(self._address, self._stamped(frames), self._ipv6)
         except PeerUnreachableError as error:
             logger.warning("room %d: prefill %s was not told: %s", room, self._address, error)
             raise zmq.ZMQError(zmq.EAGAIN, str(error)) from error
+
+    def _stamped(self, frames: list[bytes]) -> list[bytes]:
+        if frames[0] != wire.GUARD and not is_ours(self._info):
+            # A stock prefill would take one more frame of an abort for something else.
+            return frames
+        receiver = self._receiver
+        return [*frames, stamps.stamp(self._info.get("incarnation"), receiver.serial, receiver.reminders.attempt)]
+
+
+def is_ours(bootstrap_info: dict[str, Any]) -> bool:
+    """Whether a prefill rank runs these classes: its bootstrap server then says which life of it this is."""
+    return "incarnation" in bootstrap_info

@@ -18,6 +18,7 @@ def choose_kv_class(original: Callable[..., Any], transfer_backend: Any, class_t
 
     if transfer_backend != TransferBackend.NIXL:
         return upstream
+    from sglang.srt.disaggregation.reliable.bootstrap_server import ReliableBootstrapServer
     from sglang.srt.disaggregation.reliable.manager import ReliableKVManager
     from sglang.srt.disaggregation.reliable.receiver import ReliableKVReceiver
     from sglang.srt.disaggregation.reliable.sender import ReliableKVSender
@@ -26,5 +27,6 @@ def choose_kv_class(original: Callable[..., Any], transfer_backend: Any, class_t
         KVClassType.MANAGER: ReliableKVManager,
         KVClassType.SENDER: ReliableKVSender,
         KVClassType.RECEIVER: ReliableKVReceiver,
+        KVClassType.BOOTSTRAP_SERVER: ReliableBootstrapServer,
     }
     return ours.get(class_type, upstream)

@@ -7,8 +7,9 @@ may come after the other was given up, and must then be answered rather than wai
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 LIMIT = 65536
 
@@ -17,7 +18,7 @@ LIMIT = 65536
 class _Tombstone:
     reason: str
     since_s: float
-    told: set[str] = field(default_factory=set)
+    told: dict[str, int | None] = field(default_factory=dict)
 
 
 class Tombstones:
@@ -35,24 +36,27 @@ class Tombstones:
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def bury(self, room: int, reason: str, now_s: float, told: Iterable[str] = ()) -> None:
-        """The room has ended; the agents in ``told`` know, or had their metadata used."""
-        self._rooms[room] = _Tombstone(reason, now_s, set(told))
+    def bury(self, room: int, reason: str, now_s: float, told: Mapping[str, int | None] = MappingProxyType({})) -> None:
+        """The room has ended; the agents in ``told`` know, or had their metadata used: that of the serial named."""
+        self._rooms[room] = _Tombstone(reason, now_s, dict(told))
         self._rooms.move_to_end(room)
         while self._rooms and (
             len(self._rooms) > self._limit or self._expired(next(iter(self._rooms.values())), now_s)
         ):
             self._rooms.popitem(last=False)
 
-    def owed(self, room: int, agent: str, now_s: float) -> str | None:
-        """The reason that ``agent`` must be told, whose metadata came after the room had ended; each agent once.
+    def owed(self, room: int, agent: str, now_s: float, serial: int | None = None) -> str | None:
+        """The reason that ``agent`` must be told, whose metadata came after the room had ended: each agent once, and
+        again where its metadata comes again, which its ``serial`` tells.
 
         None where the metadata is that of a live or new room.
         """
         stone = self._rooms.get(room)
-        if stone is None or self._expired(stone, now_s) or agent in stone.told:
+        if stone is None or self._expired(stone, now_s):
             return None
-        stone.told.add(agent)
+        if agent in stone.told and (serial is None or stone.told[agent] != serial):
+            return None
+        stone.told[agent] = serial
         return stone.reason
 
     def covers(self, room: int, now_s: float) -> bool:

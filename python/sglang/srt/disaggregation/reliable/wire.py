@@ -18,29 +18,24 @@ GUARD = b"NixlMsgGuard"
 ABORT = b"ABORT"
 # Frames of upstream's abort that asks for an acknowledgement; a reason of ours may follow those, and only those.
 ABORT_WITH_GENERATION = 5
-# What a peer that runs these classes adds to upstream's registration: the version of the messages that upstream lacks.
-PROTOCOL = b"sglang-pd/"
-PROTOCOL_VERSION = 1
 DELIVERED = b"PD_DELIVERED"
+RECEIVED = b"PD_RECEIVED"
 UNREGISTERED = b"PD_UNREGISTERED"
 
 
 @dataclass(frozen=True)
 class Registration:
-    """Decode tells prefill, once, its buffers and its NIXL agent. ``protocol``: the version of our own messages that it
-    understands, 0 for a stock upstream."""
+    """Decode tells prefill, once, its buffers and its NIXL agent."""
 
     kind = "registration"
     sender: Address
     agent: str
     buffers: int
-    protocol: int
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """Decode tells prefill where the pages of a room go; ``pages`` counts them, ``needed`` the messages per room.
-    ``protocol``: as with :class:`Registration`."""
+    """Decode tells prefill where the pages of a room go; ``pages`` counts them, ``needed`` the messages per room."""
 
     kind = "metadata"
     room: int
@@ -49,7 +44,6 @@ class Metadata:
     pages: int
     needed: int
     dummy: bool
-    protocol: int
 
 
 @dataclass(frozen=True)
@@ -116,9 +110,21 @@ class Delivered:
 
 
 @dataclass(frozen=True)
+class Received:
+    """Prefill rank ``rank`` has a room's metadata; the answer where decode sent it again."""
+
+    kind = "received"
+    room: int
+    rank: int
+
+    def frames(self) -> list[bytes]:
+        return [RECEIVED, str(self.room).encode("ascii"), str(self.rank).encode("ascii")]
+
+
+@dataclass(frozen=True)
 class Unregistered:
-    """Prefill rank ``rank`` got a room's metadata from a decode that it does not know: it was restarted, or the
-    registration was lost. Decode is to register, and to send the metadata again."""
+    """Prefill rank ``rank`` got a room's metadata from a decode that it does not know, or that took it for a process
+    before it: it was restarted, or the registration was lost. Decode is to register, and to send the metadata again."""
 
     kind = "unregistered"
     room: int
@@ -156,7 +162,7 @@ class AbortAck:
 
 T = TypeVar("T")
 ToPrefill = Registration | Metadata | Abort | Watermark | StagingResponse
-ToDecode = Status | Delivered | Unregistered | ChunkReady | StagingRequest | AbortAck
+ToDecode = Status | Delivered | Received | Unregistered | ChunkReady | StagingRequest | AbortAck
 
 
 def parse_to_prefill(frames: Sequence[bytes]) -> ToPrefill:
@@ -200,13 +206,7 @@ def _registration(frames: Sequence[bytes]) -> Registration:
         raise read.wrong(18, f"no {buffers} lengths")
     if read.has(20):
         read.count(20, width=4)
-    return Registration(read.address(1, 2), read.text(3), buffers, _protocol(frames[24:]))
-
-
-def _protocol(frames: Sequence[bytes]) -> int:
-    """The version that a peer of ours names after upstream's frames; 0 where there is none."""
-    number = frames[0].removeprefix(PROTOCOL) if frames and frames[0].startswith(PROTOCOL) else b""
-    return int(number) if number.isdigit() and len(number) < 4 else 0
+    return Registration(read.address(1, 2), read.text(3), buffers)
 
 
 def _metadata(frames: Sequence[bytes]) -> Metadata:
@@ -228,7 +228,6 @@ def _metadata(frames: Sequence[bytes]) -> Metadata:
         pages,
         needed,
         bool(dummy),
-        _protocol(frames[10:]),
     )
 
 
@@ -266,6 +265,11 @@ def _status(frames: Sequence[bytes]) -> Status:
 def _delivered(frames: Sequence[bytes]) -> Delivered:
     read = Reader(Delivered.kind, frames, least=2)
     return Delivered(read.number(0), struct.unpack(f"<{read.count(1, width=8)}Q", frames[1]))
+
+
+def _received(frames: Sequence[bytes]) -> Received:
+    read = Reader(Received.kind, frames, least=2)
+    return Received(read.number(0, LARGEST_ROOM), read.number(1))
 
 
 def _unregistered(frames: Sequence[bytes]) -> Unregistered:
@@ -308,6 +312,7 @@ _TO_PREFILL: dict[bytes, Callable[[Sequence[bytes]], ToPrefill]] = {
 _TO_DECODE: dict[bytes, Callable[[Sequence[bytes]], ToDecode]] = {
     b"KV_STATUS": _status,
     DELIVERED: _delivered,
+    RECEIVED: _received,
     UNREGISTERED: _unregistered,
     b"CHUNK_READY": _chunk_ready,
     b"STAGING_REQ": _staging_request,

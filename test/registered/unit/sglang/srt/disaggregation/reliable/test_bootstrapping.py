@@ -1,5 +1,6 @@
 """What decode asks of bootstrap servers, with upstream's own queue of pending requests."""
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -13,11 +14,20 @@ from sglang.srt.disaggregation.reliable.reasons import Reason
 ADDRESS = "127.0.0.1:8998"
 
 
+@pytest.fixture(autouse=True)
+def servers(monkeypatch):
+    """The incarnation of each bootstrap server by its address; none tells one but those in here."""
+    servers = {}
+    monkeypatch.setattr(bootstrapping.heartbeats, "ask", servers.get)
+    return servers
+
+
 class Upstream:
     """Upstream's manager as far as layouts go; ``answers`` by address: a layout, None, or an error."""
 
     def __init__(self, answers=()):
         self.prefill_info_table, self.connection_pool = {}, {}
+        self.connection_lock, self.watch = threading.Lock(), SimpleNamespace(ends={})
         self.answers, self.queried, self.asked = dict(answers), [], 0
 
     def try_ensure_parallel_info(self, address):
@@ -173,6 +183,55 @@ def test_the_ranks_to_be_asked_for_are_those_without_a_connection(monkeypatch):
     assert list(found) == [Rank(1, 0, tp, pp) for tp in (2, 3) for pp in (1, 0)]
     manager.connection_pool[f"{ADDRESS}_1_0_2"] = []
     assert manager.ask_ranks(ADDRESS, 1) is None
+
+
+class Waiting(Receiver):
+    """A room that registered with a prefill, whose bootstrap server was ``server``."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.bootstrap_infos, self.given_up = [{"server": server}], None
+
+    def give_up(self, reason):
+        self.given_up = reason.reason
+
+
+def known(servers, server="old"):
+    """A manager that knows the prefill, two ranks of it, and has rooms there."""
+    servers[ADDRESS] = server
+    manager = Manager({ADDRESS: layout()})
+    assert manager.ask_layout(ADDRESS).result(20)
+    manager.forget_layout(ADDRESS)
+    manager.connection_pool |= {f"{ADDRESS}_0_0_0": [{"server": server}], "127.0.0.1:89980_0_0_0": [{"server": "x"}]}
+    manager.watch.ends |= {1: Waiting("old"), 2: Waiting("new"), 3: Waiting(None)}
+    return manager
+
+
+def test_a_prefill_that_was_replaced_is_found_out_and_only_its_own_rooms_end(servers):
+    manager = known(servers)
+    manager.met(ADDRESS, "new")
+    assert [one.given_up for one in manager.watch.ends.values()] == [Reason.PEER_LOST, None, None]
+    assert list(manager.connection_pool) == ["127.0.0.1:89980_0_0_0"]
+    assert ADDRESS not in manager.prefill_info_table
+    manager.met(ADDRESS, "new")
+
+
+@pytest.mark.parametrize("server", ["old", None])
+def test_one_that_is_the_same_or_does_not_tell_stays_known(servers, server):
+    manager = known(servers)
+    manager.met(ADDRESS, server)
+    assert [one.given_up for one in manager.watch.ends.values()] == [None] * 3
+    assert len(manager.connection_pool) == 2
+    assert ADDRESS in manager.prefill_info_table
+
+
+def test_the_layout_that_is_asked_for_after_a_replacement_is_the_new_ones(servers):
+    manager = known(servers)
+    manager.prefill_info_table.clear()
+    servers[ADDRESS] = "new"
+    assert manager.ask_layout(ADDRESS).result(20)
+    manager.met(ADDRESS, "new")
+    assert ADDRESS in manager.prefill_info_table
 
 
 @pytest.mark.parametrize(("status", "reason"), [(404, Reason.BOOTSTRAP_REJECTED), (None, Reason.BOOTSTRAP_UNREACHABLE)])

@@ -5,11 +5,22 @@ from sglang.srt.disaggregation.reliable.tombstones import Tombstones
 
 def test_late_metadata_is_answered_once_per_agent():
     stones = Tombstones(keep_s=10)
-    stones.bury(1, "aborted", now_s=0.0, told=["a"])
+    stones.bury(1, "aborted", now_s=0.0, told={"a": None})
     assert stones.owed(1, "a", 1.0) is None
     assert stones.owed(1, "b", 1.0) == "aborted"
     assert stones.owed(1, "b", 2.0) is None
     assert stones.owed(2, "b", 2.0) is None
+
+
+def test_metadata_that_comes_again_is_answered_again():
+    stones = Tombstones(keep_s=10)
+    stones.bury(1, "aborted", now_s=0.0, told={"a": 5})
+    assert stones.owed(1, "a", 1.0, serial=5) == "aborted"
+    assert stones.owed(1, "a", 2.0, serial=5) == "aborted"
+    # Another serial is another room of that number.
+    assert stones.owed(1, "a", 3.0, serial=6) is None
+    assert stones.owed(1, "b", 1.0, serial=5) == "aborted"
+    assert stones.owed(1, "b", 1.0, serial=5) == "aborted"
 
 
 def test_a_room_that_is_opened_again_is_a_new_room():

@@ -41,15 +41,13 @@ def metadata(**changed: bytes) -> list[bytes]:
 ADDRESS = Address("10.0.0.2", 4711)
 ROOM = 12345678901234567890
 VALID = [
-    (parse_to_prefill, registration(), wire.Registration(ADDRESS, "a-1", 4, 0)),
-    (parse_to_prefill, registration()[:13], wire.Registration(ADDRESS, "a-1", 4, 0)),
-    (parse_to_prefill, [*registration(), b"later"], wire.Registration(ADDRESS, "a-1", 4, 0)),
-    (parse_to_prefill, [*registration(), b"sglang-pd/1", b"later"], wire.Registration(ADDRESS, "a-1", 4, 1)),
-    (parse_to_prefill, [*registration(), b"sglang-pd/x"], wire.Registration(ADDRESS, "a-1", 4, 0)),
-    (parse_to_prefill, [*metadata(), b"sglang-pd/2"], wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False, 2)),
-    (parse_to_prefill, metadata(), wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False, 0)),
-    (parse_to_prefill, metadata(dummy=b"1", pages=b""), wire.Metadata(ROOM, ADDRESS, "a-1", 0, 1, True, 0)),
-    (parse_to_prefill, metadata()[:8], wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False, 0)),
+    (parse_to_prefill, registration(), wire.Registration(ADDRESS, "a-1", 4)),
+    (parse_to_prefill, registration()[:13], wire.Registration(ADDRESS, "a-1", 4)),
+    (parse_to_prefill, [*registration(), b"later"], wire.Registration(ADDRESS, "a-1", 4)),
+    (parse_to_prefill, [*metadata(), b"later"], wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False)),
+    (parse_to_prefill, metadata(), wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False)),
+    (parse_to_prefill, metadata(dummy=b"1", pages=b""), wire.Metadata(ROOM, ADDRESS, "a-1", 0, 1, True)),
+    (parse_to_prefill, metadata()[:8], wire.Metadata(ROOM, ADDRESS, "a-1", 3, 1, False)),
     (parse_to_prefill, [b"ABORT", b"5"], wire.Abort(5, None, None, None)),
     (parse_to_prefill, [b"ABORT", b"5", b"10.0.0.2", b"4711", b"9"], wire.Abort(5, ADDRESS, 9, None)),
     (
@@ -61,6 +59,7 @@ VALID = [
     (parse_to_prefill, [b"STAGING_RSP", b"5", b"0", b"-1", b"0", b"-1", b"a-1"], wire.StagingResponse(5)),
     (parse_to_decode, [b"KV_STATUS", b"5", b"0", b"2", "größer".encode()], wire.Status(5, 0, 2, "größer", None)),
     (parse_to_decode, wire.Delivered(2, (5, ROOM)).frames(), wire.Delivered(2, (5, ROOM))),
+    (parse_to_decode, wire.Received(5, 2).frames(), wire.Received(5, 2)),
     (parse_to_decode, wire.Unregistered(5, 2).frames(), wire.Unregistered(5, 2)),
     (parse_to_decode, [b"KV_STATUS", b"5", b"4", b"2"], wire.Status(5, 4, 2, None, None)),
     (
