@@ -137,6 +137,14 @@ class EnvFile(EnvHandedOn):
     """A file that may be named."""
 
 
+class EnvFolder(EnvHandedOn):
+    """A folder that may be named; not set, it is what ``otherwise`` says."""
+
+    def __init__(self, help: str, otherwise: str):
+        super().__init__(help)
+        self.otherwise = otherwise
+
+
 class Envs:
     SGLANG_PD_HOME = EnvPath(
         Path("~/.cache/sglang-pd").expanduser(),
@@ -214,6 +222,12 @@ class Envs:
         "Seconds from there to the request's first batch, where its checksum is compared; only with "
         "`--disaggregation-enable-kv-checksum`. A decode whose batch is full lets requests queue.",
     )
+    SGLANG_PD_SILENCE_TIMEOUT = EnvSeconds(
+        5.0,
+        "Seconds after which a peer that answers no ping counts as stopped: its requests end with 503, and succeed "
+        "elsewhere. A control thread answers, not the scheduler's loop, so a busy peer does not fall silent; no pause "
+        "of a live process that we saw took 2 s.",
+    )
     SGLANG_PD_QUARANTINE_TIMEOUT = EnvSeconds(
         1200.0,
         "Seconds that decode keeps the KV pages of a failed request from reuse while its prefill neither acknowledged "
@@ -221,11 +235,30 @@ class Envs:
         "has to come back one day: it is longer than the 924 s after which Linux gives up a connection that nobody "
         "answers. Upstream gives the pages to the next request after 30 s.",
     )
+    SGLANG_PD_DRAIN_GRACE = EnvSeconds(
+        3.0,
+        "Seconds that a server which got SIGTERM goes on serving as before, except that it is not ready: as long as a "
+        "gateway needs to notice, which asks every second and believes the second answer.",
+    )
+    SGLANG_PD_DRAIN_TIMEOUT = EnvSeconds(
+        25.0,
+        "Seconds after SIGTERM in which requests may finish; what is left then is answered with 503, and its stream "
+        "ends with an error. Upstream waits for ever. Less than the 30 s after which Kubernetes kills; more for long "
+        "answers, and there as well.",
+    )
     SGLANG_PD_LOOP_TIMEOUT = EnvSeconds(
         20.0,
         "Seconds after which a scheduler whose loop does not come round is not ready, on `/pd/ready`. As long as "
         "upstream's `/health` waits; a batch takes less, an idle loop comes round every second.",
     )
+    SGLANG_PD_STALL_SECONDS = EnvSeconds(
+        30.0,
+        "Seconds without any movement after which the watchdog reports that rooms are stuck (docs/stalls.md); half the "
+        "phase's deadline where that is less, and of a transfer half of `SGLANG_PD_TRANSFER_TIMEOUT` at most. A tenth of "
+        "the usual deadline, so that the report is there long before a request fails; longer than any batch takes.",
+    )
+    SGLANG_PD_STALL_DIR = EnvFolder("Where the watchdog puts its reports.", "stalls in SGLANG_PD_HOME")
+    SGLANG_PD_STALL_FILES = EnvCount(50, "Reports kept in that folder, the last ones, of all servers that write there.")
     SGLANG_PD_SERVER_DIR = EnvHandedOn(
         "The folder where the processes of a server find each other, below the temporary folder (`TMPDIR`). A server "
         "sets it for its own processes, whatever it was.",
@@ -328,6 +361,11 @@ def _unknown(name: str, known: list[str]) -> str:
 def upstream(name: str) -> str | None:
     """A variable that is not ours (upstream's, a library's), as it stands; None where it is not set."""
     return os.environ.get(name)
+
+
+def starting(prefixes: tuple[str, ...]) -> dict[str, str]:
+    """Every variable whose name has one of the prefixes, by name, as it stands. Some may be secrets."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
 
 
 def set_default(name: str, value: str) -> bool:

@@ -254,6 +254,15 @@ HOOKS: tuple[Hook, ...] = (
         ),
     ),
     Hook(
+        target="sglang.srt.managers.tokenizer_manager.TokenizerManager.sigterm_watchdog",
+        kind="around",
+        ours="sglang_pd.draining:drain",
+        where="always",
+        why="on SIGTERM it waits for the last request without a bound, and is gone before a gateway noticed",
+        until="upstream bounds the wait and answers with 503 what it did not finish",
+        recorded=Fingerprint("(self)", "9e4cc58868e94d42"),
+    ),
+    Hook(
         target="sglang.srt.utils.auth.decide_request_auth",
         kind="around",
         ours="sglang_pd.ready:allow_without_key",

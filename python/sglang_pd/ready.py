@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import Any
 
 from sglang_pd.asking import Heard, ask_ranks, get
+from sglang_pd.draining import RetryAfter
 from sglang_pd.status import add_routes
 
 PATH = "/pd/ready"
@@ -89,6 +90,7 @@ def serve(server_args: Any, tokenizer_manager: Any, *args: Any, **kwargs: Any) -
 
     app.add_api_route(PATH, ready, methods=["GET"])
     add_routes(app, role)
+    app.add_middleware(RetryAfter)
 
 
 def allow_without_key(original: Callable[..., Any], *, path: str, **request: Any) -> Any:

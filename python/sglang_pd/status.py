@@ -15,6 +15,8 @@ from urllib.parse import urlencode
 from sglang_pd.asking import Heard, ask_ranks
 
 STATUS, ROOMS, PEERS = PATHS = "/pd/status", "/pd/rooms", "/pd/peers"
+# On a rank's own port only.
+STACKS = "/pd/stacks"
 VERSION = 1
 ANSWER_TIMEOUT_S = 1.0
 

@@ -174,6 +174,12 @@ class Role:
                 raise TimeoutError(f"no control message within {timeout_s} s")
             time.sleep(0.002)
 
+    def stalls(self) -> dict[str, Any]:
+        """What the watchdog says on ``/pd/status`` (our classes only)."""
+        from sglang.srt.disaggregation.reliable.status_routes import moment
+
+        return self.manager.watchdog.entry(moment())
+
     def control(self) -> dict[str, tuple[bool, int]]:
         """Control threads by name: up, restarts so far (our classes only)."""
         return {name: (state.up, state.restarts) for name, state in self.manager.control.states().items()}
@@ -190,8 +196,26 @@ class Role:
         return endpoint.port
 
     def block(self, seconds: float) -> None:
-        """Keep the main thread, which is the scheduler's in a server, for so long."""
+        """The scheduler's loop comes round, and then keeps the main thread for so long."""
+        from sglang.srt.disaggregation.reliable import ready
+
+        ready.loop_turns()
         time.sleep(seconds)
+
+    def spin(self, seconds: float) -> None:
+        """The same, by work in Python that never gives the interpreter's lock up by itself."""
+        from sglang.srt.disaggregation.reliable import ready
+
+        ready.loop_turns()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            sum(range(1000))
+
+    def turn(self) -> None:
+        """The scheduler's loop comes round."""
+        from sglang.srt.disaggregation.reliable import ready
+
+        ready.loop_turns()
 
     def break_control(self) -> None:
         """Make the next control message raise what nobody foresaw, once."""

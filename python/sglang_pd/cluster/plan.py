@@ -20,22 +20,27 @@ MAX_SERVERS = 64
 LOOPBACK = "127.0.0.1"
 
 # Prefill: the worker that holds the longest matching prefix saves the most work; agentic rounds share long prefixes.
-# Decode: a decode server is sent its KV pages, so affinity gains nothing there; free KV memory and load are what count.
-# (power_of_two would do as well, but the gateway refuses it for a single decode server.)
-GATEWAY_POLICY = ("--policy", "cache_aware", "--decode-policy", "least_load")
+# Decode: a decode server is sent its KV pages, so affinity gains nothing there. In turn, so that a retry meets another
+# server: by load, a server that died is the best choice of all. (And least_load takes an idle server's rate for 2000
+# tokens/s, a busy one's for what it is, and sends everything to one of them until it asks again, 10 s later.)
+GATEWAY_POLICY = ("--policy", "cache_aware", "--decode-policy", "round_robin")
 # Without it the gateway logs two warnings a second for every server that is still loading.
 GATEWAY_LOG = "warn,wfaas=error"
 GATEWAY_DRAIN_S = 5
 # A server's own word on its KV path, which its /health knows nothing of; it costs no generation, so it is asked often.
+# One that died or leaves is out after 2 s, one that hangs after 6.
 GATEWAY_HEALTH = (
     *("--health-check-endpoint", ready.PATH),
-    *("--health-check-interval-secs", "2", "--health-check-timeout-secs", "2"),
+    *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "2", "--health-failure-threshold", "2"),
 )
 # The breaker counts the failure of a pair against both: a decode that died took the only prefill out for a minute.
 GATEWAY_BREAKER = ("--disable-circuit-breaker",)
-# A server that died has the least load of all until three of those questions failed: the tries of a request, 12 s from
-# the first to the last, outlast that.
-GATEWAY_RETRY = ("--retry-max-retries", "8", "--retry-initial-backoff-ms", "100", "--retry-backoff-multiplier", "2")
+# The tries of a request, some 16 s from the first to the last, outlast that; the pause between two is never long, so
+# that none waits long after there is a server again. The gateway does not look at Retry-After.
+GATEWAY_RETRY = (
+    *("--retry-max-retries", "20", "--retry-initial-backoff-ms", "50", "--retry-max-backoff-ms", "1000"),
+    *("--retry-backoff-multiplier", "2"),
+)
 # With several of them upstream's HTTP workers load no plugins, and so have no such path.
 TOKENIZER_WORKERS = "--tokenizer-worker-num"
 

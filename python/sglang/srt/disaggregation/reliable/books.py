@@ -60,7 +60,8 @@ class Books:
         self.history.add(record)
         return record
 
-    def progress(self, room: Room, pages: int, bytes: int) -> None:
+    def progress(self, room: Room, pages: int, bytes: int, now: float) -> None:
+        room.moved = max(now, room.moved)
         room.pages += pages
         room.bytes += bytes
         self.tally.pages += pages

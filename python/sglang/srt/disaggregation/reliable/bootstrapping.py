@@ -91,7 +91,7 @@ class Bootstrapping:
                     del self.connection_pool[key]
         self.prefill_info_table.pop(address, None)
         self.forget_layout(address)
-        gone = failure(Reason.PEER_LOST, f"prefill {address} was replaced by another process")
+        gone = failure(Reason.PEER_REPLACED, f"another process serves at {address}")
         for receiver in list(self.watch.ends.values()):
             if receiver.bootstrap_addr == address and _is_of_another(
                 server, getattr(receiver, "bootstrap_infos", None)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.base.conn import KVPoll
 
-from sglang.srt.disaggregation.reliable import stamps, told, wire
+from sglang.srt.disaggregation.reliable import pulse, stamps, told, wire
 from sglang.srt.disaggregation.reliable.classify import classify
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.phases import PrefillPhase, Role
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.receiver import is_ours
 from sglang.srt.disaggregation.reliable.stamps import Stamp
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,10 @@ class DecodeControl:
         if stamp.is_for_another:
             return message.kind, "stale"
         match message:
+            case wire.Ping():
+                pulse.answer(self._manager, message)
+            case wire.Pong():
+                return message.kind, self._pong(message, stamp)
             case wire.Status():
                 return message.kind, self._status(message)
             case wire.Delivered():
@@ -71,6 +77,27 @@ class DecodeControl:
             if waits and _is_one_of(address, getattr(receiver, "bootstrap_infos", None)):
                 manager.record_failure(room, failure(Reason.PEER_LOST, f"prefill rank {address} is gone"))
                 manager.update_status(room, KVPoll.Failed)
+
+    def peers_of_ours(self) -> dict[str, bool]:
+        """The addresses of prefill ranks that answer a ping; for each, whether it is an IPv6 one."""
+        with self._manager.connection_lock:
+            ranks = [rank for ranks in self._manager.connection_pool.values() for rank in ranks]
+        return dict(endpoint(rank["rank_ip"], int(rank["rank_port"])) for rank in ranks if is_ours(rank))
+
+    def silent(self, address: str, text: str) -> None:
+        """A prefill rank does not answer: end the rooms that wait for it. It may come back."""
+        for receiver in list(self._manager.watch.ends.values()):
+            if _is_one_of(address, getattr(receiver, "bootstrap_infos", None)) and receiver.is_waiting():
+                receiver.give_up(failure(Reason.PEER_SILENT, f"prefill rank {text}"))
+
+    def _pong(self, message: wire.Pong, stamp: Stamp) -> Result:
+        self._manager.pulse.heard(message.address, time.monotonic())
+        pool = list(self._manager.connection_pool.values())
+        ranks = [rank for ranks in pool for rank in ranks if _is_one_of(message.address, [rank])]
+        if any(rank.get("incarnation") not in (None, stamp.sender) for rank in ranks):
+            self.lost(message.address, time.monotonic())
+            return "stale"
+        return "handled"
 
     def _status(self, message: wire.Status) -> Result:
         if self._manager.request_status.get(message.room, KVPoll.Failed) == KVPoll.Failed:

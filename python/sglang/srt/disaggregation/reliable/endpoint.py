@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import logging
+import select
+import socket
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from sglang.srt.disaggregation.reliable import sockets
 from sglang.srt.disaggregation.reliable.control import Supervisor
 from sglang.srt.disaggregation.reliable.query import BadQueryError, parameters
+from sglang_pd.ration import Ration
 
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 THREAD = "endpoint"
+# So long the thread that accepts waits for a request that may be answered with what is kept, in milliseconds.
+PATIENCE_MS = 2
+# Between two times that a crowd is answered, in seconds.
+CROWD_S = 0.05
+# A client that does not take its answer for so long gets no more of it, in seconds.
+STALLED_S = 0.5
+# A request without a body that anybody sends is shorter.
+MOST_BYTES = 8192
 
 Answer = Callable[[], dict[str, Any]]
 
@@ -28,6 +42,34 @@ class Asked:
     answer: Callable[[str], dict[str, Any]]
 
 
+class Shared:
+    """An answer that many may ask for: made anew for each, but no more often than its ration allows; else what was made
+    last is given again. Without that, 64 clients that ask once a second take some percent of the scheduler's time."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._ration = Ration()
+        self._lock = threading.Lock()
+        self._text: str | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        return self._answer()
+
+    def kept(self) -> str | None:
+        """The last text where that will do; None where it is to be made anew. Waits for nobody."""
+        if self._text is None:
+            return None
+        with self._lock:
+            return None if self._ration.take(time.monotonic()) else self._text
+
+    def made(self) -> str:
+        self._text = json.dumps(self._answer())
+        return self._text
+
+
+Route = Answer | Asked | Shared
+
+
 class Endpoint:
     """``routes``: what answers a GET of each path, a JSON object; may be added to at any time.
 
@@ -36,14 +78,13 @@ class Endpoint:
     """
 
     def __init__(self) -> None:
-        self.routes: dict[str, Answer | Asked] = {}
+        self.routes: dict[str, Route] = {}
         self.supervisor = Supervisor()
-        self._server = _Server((LOOPBACK, 0), _handler(self.routes))
+        self._server = _Server((LOOPBACK, 0), self.routes)
         self.port: int = self._server.server_address[1]
 
     def start(self) -> None:
-        # Nobody shuts it down: it need not wake up to ask whether it should.
-        self.supervisor.start(THREAD, lambda: self._server.serve_forever(poll_interval=3600))
+        self.supervisor.start(THREAD, self._server.serve)
 
 
 class _Server(ThreadingHTTPServer):
@@ -51,18 +92,87 @@ class _Server(ThreadingHTTPServer):
     # Many may ask at once, while this process is kept from answering.
     request_queue_size = 128
 
+    def __init__(self, address: tuple[str, int], routes: dict[str, Route]) -> None:
+        super().__init__(address, _handler(routes))
+        self._routes = routes
+        self.socket.setblocking(False)
+
+    def serve(self) -> None:
+        """For a thread of its own; does not return. A thread for each request, but for those that are answered with a
+        text that is there: a thread, and the parsing of all headers, cost many times as much."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        while True:
+            poll.poll()
+            crowd = False
+            while (request := self._next()) is not None:
+                if self._answered(request):
+                    crowd = True
+                else:
+                    self.process_request(request, None)
+            if crowd:
+                # Who comes meanwhile is answered together: each time this thread wakes, another has to let it.
+                time.sleep(CROWD_S)
+
+    def _next(self) -> socket.socket | None:
+        try:
+            return sockets.accept(self.socket)
+        except OSError:
+            # Nobody is there, or not any more.
+            return None
+
+    def _answered(self, request: socket.socket) -> bool:
+        """Whether the request was answered with a text that is there."""
+        try:
+            text = self._kept(request)
+            if text is not None:
+                response = _response(text)
+                sent = sockets.send(request, response)
+                if sent < len(response):
+                    # More than the socket's buffer holds: its client may take a while.
+                    request.settimeout(STALLED_S)
+                    request.sendall(response[sent:])
+        except OSError:
+            text = ""
+        if text is not None:
+            sockets.close(request)
+        return text is not None
+
+    def _kept(self, request: socket.socket) -> str | None:
+        """What answers the request at once; it is taken off the socket then, and only then."""
+        head = sockets.peek(request, MOST_BYTES)
+        if head is None:
+            poll = select.poll()
+            poll.register(request, select.POLLIN)
+            poll.poll(PATIENCE_MS)
+            head = sockets.peek(request, MOST_BYTES) or b""
+        words = head.partition(b"\r\n")[0].split(b" ")
+        if len(words) != 3 or words[0] != b"GET" or not head.endswith(b"\r\n\r\n"):
+            return None
+        route = self._routes.get(words[1].decode("latin-1"))
+        text = route.kept() if isinstance(route, Shared) else None
+        if text is not None:
+            sockets.take(request, len(head))
+        return text
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.warning("a request to a rank's endpoint broke off", exc_info=True)
 
 
-def _answer(route: Answer | Asked, query: str) -> dict[str, Any]:
+def _response(text: str) -> bytes:
+    content = text.encode()
+    head = f"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+def _answer(route: Route, query: str) -> str:
     if isinstance(route, Asked):
-        return route.answer(query)
+        return json.dumps(route.answer(query))
     parameters(query, allowed=())
-    return route()
+    return route.made() if isinstance(route, Shared) else json.dumps(route())
 
 
-def _handler(routes: dict[str, Answer | Asked]) -> type[BaseHTTPRequestHandler]:
+def _handler(routes: dict[str, Route]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         # A client that connects and says nothing must not keep a thread.
         timeout = 10
@@ -75,7 +185,7 @@ def _handler(routes: dict[str, Answer | Asked]) -> type[BaseHTTPRequestHandler]:
                 self._say(HTTPStatus.NOT_FOUND, text)
                 return
             try:
-                status, text = HTTPStatus.OK, json.dumps(_answer(route, query))
+                status, text = HTTPStatus.OK, _answer(route, query)
             except BadQueryError as error:
                 status, text = HTTPStatus.BAD_REQUEST, json.dumps({"error": str(error)})
             except Exception as error:

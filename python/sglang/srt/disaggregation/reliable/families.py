@@ -63,6 +63,13 @@ QUARANTINE_RELEASED = Family(
     ("result",),
     "Rooms whose kept pages were given back: acknowledged by prefill, its process proven dead, or after a timeout.",
 )
+STALLS = Family(
+    "pd_stalls_total",
+    "counter",
+    ("role", "phase", "cause"),
+    "Stalls that the watchdog reported: rooms of the phase did not move, or the scheduler's loop (`loop`). Causes: "
+    "docs/stalls.md.",
+)
 READING_AGE = Family(
     "pd_reading_age_seconds",
     "gauge",
@@ -84,6 +91,7 @@ FAMILIES = (
     QUARANTINED,
     QUARANTINE_AGE,
     QUARANTINE_RELEASED,
+    STALLS,
     READING_AGE,
 )
 

@@ -29,6 +29,10 @@ class Inbox(Generic[T]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def waiting(self) -> list[T]:
+        """What came and was not taken yet."""
+        return list(self._items)
+
     def put(self, item: T) -> None:
         with self._filled:
             self._items.append(item)

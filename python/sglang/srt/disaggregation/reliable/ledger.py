@@ -108,9 +108,10 @@ class Ledger:
         if pages < 0 or bytes < 0:
             raise ValueError(f"negative progress: {pages=} {bytes=}")
         with self._lock:
-            live = self._books.find(room, generation, self.clock())
+            now = self.clock()
+            live = self._books.find(room, generation, now)
             if live is not None:
-                self._books.progress(live, pages, bytes)
+                self._books.progress(live, pages, bytes, now)
             return live is not None
 
     def end(

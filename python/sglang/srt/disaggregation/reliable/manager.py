@@ -22,9 +22,13 @@ from sglang.srt.disaggregation.reliable.holding import Holding
 from sglang.srt.disaggregation.reliable.metrics import Metrics, publish
 from sglang.srt.disaggregation.reliable.outbox import Outbox
 from sglang.srt.disaggregation.reliable.prefill import PrefillControl
+from sglang.srt.disaggregation.reliable.pulse import Pulse, listen_for_ever
 from sglang.srt.disaggregation.reliable.reminders import remind_for_ever
 from sglang.srt.disaggregation.reliable.transport import Transport
 from sglang.srt.disaggregation.reliable.watch import Watch
+from sglang.srt.disaggregation.reliable.watchdog_thread import THREAD as WATCHDOG
+from sglang.srt.disaggregation.reliable.watchdog_thread import Watchdog
+from sglang_pd.environ import envs
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +44,19 @@ class Control(Protocol):
     def stamped(self, address: str, frames: list[bytes]) -> list[bytes]:
         """A message of upstream's to ``address``, with our stamp where one may be added."""
 
+    def peers_of_ours(self) -> dict[str, bool]:
+        """The addresses of peers that answer a ping; for each, whether it is an IPv6 one."""
+
+    def silent(self, address: str, text: str) -> None:
+        """The process at ``address`` does not answer; ``text`` says so. Called again as long as it does not."""
+
     def lost(self, address: str, since: float) -> None:
         """The process that listened at ``address`` (``tcp://host:port``) is gone, ``since`` a monotonic time."""
 
 
 class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
     """``messages`` counts control messages, ``control`` holds the states of the control threads, ``accounts`` keeps the
-    rooms, ``watch`` ends those that last too long."""
+    rooms, ``watch`` ends those that last too long, ``watchdog`` reports those that do not move."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Upstream's constructor starts the control thread, which needs these.
@@ -56,6 +66,8 @@ class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
         super().__init__(*args, **kwargs)
         self.watch = Watch(self)
         self.watch.start()
+        self.watchdog = Watchdog(self)
+        self.control.start(WATCHDOG, self.watchdog.run)
         if self.accounts.speaks and get_observability().enable_metrics:
             metrics = Metrics(self)
             self.control.start("metrics", lambda: publish(metrics.read, threading.Event()))
@@ -82,6 +94,8 @@ class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
         self._role_control = control
         self.outbox = Outbox(self._zmq_ctx, control.lost)
         self.control.start("peers", self.outbox.watch)
+        self.pulse = Pulse(envs.SGLANG_PD_SILENCE_TIMEOUT.get())
+        self.control.start("pulse", lambda: listen_for_ever(self))
         self.control.start(control.thread, self._serve_control)
 
     def _serve_control(self) -> None:

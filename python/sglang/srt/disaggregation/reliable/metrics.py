@@ -68,6 +68,7 @@ class Metrics:
                 families.THREAD_UP.name: [((name,), int(s.up)) for name, s in manager.control.states().items()],
                 families.QUARANTINED.name: [((), held.pages)],
                 families.QUARANTINE_AGE.name: [((), held.oldest_seconds)],
+                families.STALLS.name: [((role, *key), number) for key, number in manager.watchdog.counts().items()],
                 families.QUARANTINE_RELEASED.name: [((str(r),), number) for r, number in held.released.items()],
             },
         )

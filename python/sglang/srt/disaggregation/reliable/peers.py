@@ -31,6 +31,7 @@ class _Known:
 
     stamp: Stamp
     address: str
+    ipv6: bool
     since: float
 
 
@@ -64,7 +65,7 @@ class Peers:
             self._refused[message.agent] = failure(reason, f"prefill refused this decode's registration: {error}")
             return False
         self._refused.pop(message.agent, None)
-        self._known[message.agent] = _Known(stamp, address, time.monotonic())
+        self._known[message.agent] = _Known(stamp, address, ipv6, time.monotonic())
         if stamp.protocol:
             self._stamps[address] = stamps.stamp(to=stamp.sender)
         return True
@@ -87,6 +88,10 @@ class Peers:
     def incarnation(self, agent: str) -> str | None:
         """Which life of its process it is; None where it does not tell."""
         return self._stamp(agent).sender
+
+    def of_ours(self) -> dict[str, bool]:
+        """Where peers of ours listen, and whether that is an IPv6 address."""
+        return {known.address: known.ipv6 for known in list(self._known.values()) if known.stamp.protocol}
 
     def stamped(self, address: str, frames: list[bytes]) -> list[bytes]:
         """The message to ``address`` with its stamp, where a peer of ours listens."""

@@ -12,10 +12,10 @@ from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.staging_handler import handle_staging_rsp, handle_watermark_msg
 from sglang.srt.disaggregation.nixl.conn import TransferInfo
 
-from sglang.srt.disaggregation.reliable import stamps, told, wire
+from sglang.srt.disaggregation.reliable import pulse, stamps, told, wire
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.deliveries import Deliveries
-from sglang.srt.disaggregation.reliable.failure import failure
+from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError, endpoint
 from sglang.srt.disaggregation.reliable.peers import Peers
 from sglang.srt.disaggregation.reliable.reasons import Reason
@@ -52,6 +52,10 @@ class PrefillControl:
         stamp, plain = stamps.take(frames)
         message = wire.parse_to_prefill(plain)
         match message:
+            case wire.Ping():
+                pulse.answer(self._manager, message)
+            case wire.Pong():
+                return message.kind, self._pong(message, stamp)
             case wire.Registration():
                 return message.kind, self._registration(message, stamp, plain)
             case wire.Metadata():
@@ -120,15 +124,26 @@ class PrefillControl:
     def lost(self, address: str, since: float) -> None:
         """A decode is gone: end its rooms, and give back everything that was kept for it. One that registered there
         after it is another."""
-        self._gone(self.peers.at(address, until=since), f"decode {address} is gone")
+        self._gone(self.peers.at(address, until=since), failure(Reason.PEER_LOST, f"decode {address} is gone"))
 
-    def _gone(self, agents: set[str], text: str) -> None:
-        logger.warning("%s, with %d registrations", text, len(agents))
+    def peers_of_ours(self) -> dict[str, bool]:
+        """The addresses of decodes that answer a ping; for each, whether it is an IPv6 one."""
+        return self.peers.of_ours()
+
+    def silent(self, address: str, text: str) -> None:
+        """A decode does not answer: end its rooms. It may come back."""
+        self._end_rooms(self.peers.at(address), failure(Reason.PEER_SILENT, f"decode {text}"))
+
+    def _gone(self, agents: set[str], reason: Failure) -> None:
+        logger.warning("%s: it had %d registrations", reason, len(agents))
+        self._end_rooms(agents, reason)
+        self.peers.forget(agents)
+
+    def _end_rooms(self, agents: set[str], reason: Failure) -> None:
         with self._lock:
             for room, infos in list(self._manager.transfer_infos.items()):
-                if agents & infos.keys():
-                    self._fail(room, failure(Reason.PEER_LOST, text))
-        self.peers.forget(agents)
+                if agents & infos.keys() and self._manager.request_status.get(room) != KVPoll.Failed:
+                    self._fail(room, reason)
 
     # Control messages.
 
@@ -136,8 +151,16 @@ class PrefillControl:
         address, _ = endpoint(message.sender.ip, message.sender.port)
         # A process listens on its port all its life: whoever did so before is gone.
         if before := self.peers.at(address) - {message.agent}:
-            self._gone(before, f"decode {address} was replaced by another process")
+            self._gone(before, failure(Reason.PEER_REPLACED, f"another process listens at {address}"))
         return "handled" if self.peers.register(message, stamp, frames) else "rejected"
+
+    def _pong(self, message: wire.Pong, stamp: Stamp) -> Result:
+        self._manager.pulse.heard(message.address, time.monotonic())
+        there = self.peers.at(message.address)
+        before = {agent for agent in there if self.peers.incarnation(agent) not in (None, stamp.sender)}
+        if before:
+            self._gone(before, failure(Reason.PEER_REPLACED, f"another process listens at {message.address}"))
+        return "handled" if there else "stale"
 
     def _metadata(self, message: wire.Metadata, stamp: Stamp, frames: Sequence[bytes]) -> Result:
         room, sender = message.room, (message.sender.ip, message.sender.port)
@@ -186,7 +209,8 @@ class PrefillControl:
         with self._lock:
             known = room in self._manager.request_status
             self._manager.accounts.aborted_by_decode(room, message.reason)
-            self._manager._handle_abort_notification(list(frames))
+            asks = message.generation is not None
+            self._manager._handle_abort_notification(list(frames if asks else frames[: wire.ABORT_WITH_GENERATION - 1]))
             if not known and not stamp.is_for_another and not self._ended.covers(room, time.monotonic()):
                 reason = told.abort_of_decode(message.reason)
                 detail = "decode aborted the room before prefill began it"

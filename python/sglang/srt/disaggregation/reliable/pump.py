@@ -21,6 +21,7 @@ from sglang.srt.disaggregation.reliable.lanes import IDLE_S, Inbox
 from sglang.srt.disaggregation.reliable.links import Links
 from sglang.srt.disaggregation.reliable.nixl_errors import connection_lost, disconnected, failure_of, reason_of
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.status_lanes import Load
 from sglang.srt.disaggregation.reliable.writes import Send, Write, post
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ class Pump:
         self._broken: tuple[float, BaseException] | None = None
         self._retry_at = self._retry_pause = 0.0
         self._quiet_since, self._swept = time.monotonic(), 0.0
+        self._arrived: float | None = None
+        self._looked = self._quiet_since
 
     def run(self, inbox: Inbox[Send], closed: Callable[[], bool]) -> None:
         """Work until nothing has come for a while."""
@@ -107,11 +110,17 @@ class Pump:
             self.queue(came)
             self.step(time.monotonic())
 
+    def load(self) -> Load:
+        """What it holds; any thread may ask."""
+        # Each is copied in one step of the interpreter, while the lane's thread goes on.
+        return Load(list(self._queued), list(self._flying), list(self._stalled), self._arrived, self._looked)
+
     def queue(self, sends: Iterable[Send]) -> None:
         self._queued.extend(sends)
 
     def step(self, now: float) -> None:
         """One round at the time ``now``, in monotonic seconds."""
+        self._looked = now
         moved = self._watch(now)
         if self._stalled or now < self._retry_at:
             self._sweep(now)
@@ -188,6 +197,7 @@ class Pump:
             elif not write.running:
                 self._flying.remove(write)
                 self._broken, self._retry_pause = None, 0.0
+                self._arrived = now
                 self._links.wrote(write.epochs)
                 done.append(write)
             elif now - write.posted > self._patience.first_s and self._links.is_healing(write.epochs):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sglang.srt.disaggregation.reliable import status_routes
+from sglang.srt.disaggregation.reliable import status_routes, status_scheduler
 from sglang.srt.disaggregation.reliable.control import ThreadState
 from sglang.srt.disaggregation.reliable.endpoint import Endpoint
 from sglang_pd import ranks
@@ -31,6 +31,8 @@ def loop_turns(*args: Any, **kwargs: Any) -> None:
     """BEFORE hook on ``Scheduler.ingest_requests``, which every event loop calls once a round, idle or not."""
     global _loop_at
     _loop_at = time.monotonic()
+    if args:
+        status_scheduler.turns.note(args[0], _loop_at)
 
 
 def announce(manager: Any, queue: Any) -> None:

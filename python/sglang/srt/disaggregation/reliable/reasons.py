@@ -69,6 +69,7 @@ class Reason(StrEnum):
     CONTROL_SEND_FAILED = "control_send_failed", Outcome.FAILED, RETRY, "A control message could not be sent."
     PEER_DISCONNECTED = "peer_disconnected", Outcome.FAILED, RETRY, "The NIXL connection broke and did not heal."
     PEER_LOST = "peer_lost", Outcome.FAILED, RETRY, "The peer process is gone or no longer answers its heartbeat."
+    PEER_SILENT = "peer_silent", Outcome.FAILED, RETRY, "The peer process does not answer: it stopped, or is cut off."
     PEER_REPLACED = "peer_replaced", Outcome.FAILED, RETRY, "The peer process was replaced by a newer one."
     PEER_FAILED = "peer_failed", Outcome.FAILED, RETRY, "The peer reported that it failed, without saying why."
     PEER_INCOMPATIBLE = "peer_incompatible", Outcome.FAILED, NO_RETRY, "Prefill and decode are configured differently."

@@ -88,6 +88,10 @@ class ReliableKVReceiver(NixlKVReceiver):
             return
         super().init(self._dp_rank)
         self._located = {}
+        if ranks := getattr(self, "bootstrap_infos", None):
+            # Where there are several, the first stands for its server: they begin and end together.
+            ledger = self.kv_mgr.accounts.ledger
+            ledger.identify(self.bootstrap_room, incarnation=ranks[0].get("incarnation"))
 
     def _get_bootstrap_info_from_server(self, *rank: int) -> dict[str, Any] | None:
         """Upstream asks for a rank that it has no connection to. One that is not known here had a connection when
@@ -142,13 +146,10 @@ class ReliableKVReceiver(NixlKVReceiver):
     def remind(self, now: float) -> None:
         """Send again what its prefill may have missed, where it is time for that."""
         with self._lifecycle_lock:
-            status = self.kv_mgr.request_status.get(self.bootstrap_room)
             if self.held is not None:
                 messages = [] if self.kv_mgr.has_acknowledged(self) else self._aborts
-            elif self._cleared or status in (None, KVPoll.Success, KVPoll.Failed):
-                return
             else:
-                messages = self._published
+                messages = self._published if self.is_waiting() else []
             if messages and self.reminders.take(now):
                 for bootstrap_info, message in messages:
                     if is_ours(bootstrap_info):
@@ -170,6 +171,11 @@ class ReliableKVReceiver(NixlKVReceiver):
         self.kv_mgr.accounts.failed(self.bootstrap_room, reason)
         super().abort()
         self.kv_mgr.record_failure(self.bootstrap_room, reason)
+
+    def is_waiting(self) -> bool:
+        """Whether it still needs its prefill."""
+        status = self.kv_mgr.request_status.get(self.bootstrap_room)
+        return not self._cleared and status not in (None, KVPoll.Success, KVPoll.Failed)
 
     def give_up(self, reason: Failure) -> None:
         """The room fails, and prefill is told; for other threads than the scheduler's, which may be done with it."""
@@ -248,10 +254,14 @@ class _Mailbox:
     def send_multipart(self, frames: list[bytes]) -> None:
         """Hand the message over at once; raises ``ZMQError``, as a socket does, where no more is taken."""
         manager, room = self._receiver.kv_mgr, self._receiver.bootstrap_room
-        if frames[0] == wire.ABORT and len(frames) == wire.ABORT_WITH_GENERATION:
-            reason = manager.accounts.reason(room, manager.failure_records.get(room))
-            frames = [*frames, reason.encode("ascii")]
-            self._receiver._aborts.append((self._info, frames))
+        if frames[0] == wire.ABORT and len(frames) <= wire.ABORT_WITH_GENERATION:
+            reason = manager.accounts.reason(room, manager.failure_records.get(room)).encode("ascii")
+            if len(frames) == wire.ABORT_WITH_GENERATION:
+                frames = [*frames, reason]
+                self._receiver._aborts.append((self._info, frames))
+            elif is_ours(self._info):
+                # A stock prefill would take the empty frame for a generation.
+                frames = [*frames, b"", reason]
         try:
             manager.outbox.send(self._address, self._stamped(frames), self._ipv6)
         except PeerUnreachableError as error:

@@ -28,8 +28,8 @@ class Anomaly(StrEnum):
 class RoomRecord:
     """A room as it was at the time ``at``.
 
-    ``timeline``: the phases entered, each with its time. ``pages`` and ``bytes`` are what was transferred. Times are
-    seconds of the ledger's clock.
+    ``timeline``: the phases entered, each with its time. ``pages`` and ``bytes`` are what was transferred; ``moved`` is
+    when either grew last, or when the phase was entered if that was later. Times are seconds of the ledger's clock.
     """
 
     role: Role
@@ -42,6 +42,7 @@ class RoomRecord:
     pages: int
     bytes: int
     timeline: tuple[tuple[Phase, float], ...]
+    moved: float
     at: float
 
     @property
@@ -74,6 +75,7 @@ class Room:
         "entered",
         "generation",
         "incarnation",
+        "moved",
         "pages",
         "peer",
         "phase",
@@ -94,7 +96,7 @@ class Room:
         self.bytes = 0
         self.phase = PHASES[role][0]
         # When it entered its phase.
-        self.entered = now
+        self.entered = self.moved = now
         self.timeline: list[tuple[Phase, float]] = [(self.phase, now)]
 
     def identify(self, rid: str | None, peer: str | None, incarnation: str | None) -> None:
@@ -113,6 +115,7 @@ class Room:
             return Anomaly.DUPLICATE if phase == self.phase else Anomaly.REORDERED
         self.phase = PHASES[self.role][position]
         self.entered = max(now, self.entered)
+        self.moved = max(now, self.moved)
         self.timeline.append((self.phase, self.entered))
         return None
 
@@ -135,5 +138,6 @@ class Room:
             "pages": self.pages,
             "bytes": self.bytes,
             "timeline": tuple(self.timeline),
+            "moved": self.moved,
             "at": max(now, self.entered),
         }

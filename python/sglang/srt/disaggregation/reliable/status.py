@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from sglang.srt.disaggregation.reliable.control import ThreadState
 from sglang.srt.disaggregation.reliable.counts import Counts
 from sglang.srt.disaggregation.reliable.quarantine import QuarantineCounts
 from sglang.srt.disaggregation.reliable.reasons import Outcome
+from sglang.srt.disaggregation.reliable.status_lanes import Lane
 from sglang_pd.status import schema
 
 
@@ -34,6 +35,7 @@ class Speaker:
     ``classes``: that of its KV manager. ``speaks``: whether it counts and logs for the tensor-parallel ranks of its
     server; None with upstream's classes. ``agent``: NIXL's name of it, new with each process. ``address``: ``ip:port``
     that it listens on for control messages. ``coordinates``: its place among the ranks; None where not known.
+    ``settings``: flags and environment, without secrets. ``transport``: what carries the KV; None where not known.
     """
 
     role: str
@@ -47,6 +49,8 @@ class Speaker:
     agent: str | None
     address: str | None
     coordinates: Mapping[str, int | None]
+    settings: Mapping[str, Any]
+    transport: Mapping[str, Any] | None
 
     def head(self, name: str, now: Moment) -> dict[str, Any]:
         """What every answer begins with."""
@@ -56,12 +60,19 @@ class Speaker:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the manager counts. ``messages``: control messages by kind and result."""
+    """What the manager counts. ``messages``: control messages by kind and result. ``lanes``: prefill's, none on decode.
+    ``stalls``: what the watchdog says."""
 
     counts: Counts
     messages: Mapping[tuple[str, str], int]
     reconnects: Mapping[str, int]
     held: QuarantineCounts
+    lanes: Sequence[Lane]
+    stalls: Mapping[str, Any]
+
+
+# What nobody counts with upstream's classes.
+COUNTED = ("rooms", "control_messages", "reconnects", "quarantine", "lanes", "stalls")
 
 
 def status(
@@ -71,24 +82,31 @@ def status(
     threads: Mapping[str, ThreadState],
     loop_age_s: float | None,
     numbers: Numbers | None,
+    scheduler: Mapping[str, Any] | None = None,
+    overlap: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """``age_s``: of the process. ``loop_age_s``: since the scheduler's loop came round, None where it never did.
-    ``numbers``: None with upstream's classes, which keep none."""
+    ``numbers``: None with upstream's classes, which keep none. ``scheduler``: its batches and queues, None before its
+    first round. ``overlap``: of our DeepSeek-V4 attention, None where that is not loaded."""
     known = None if numbers is None else _numbers(numbers)
     return {
         **speaker.head("status", now),
         "started_at": round(speaker.started_at, 3),
         "age_seconds": round(age_s, 3),
         "loop_age_seconds": None if loop_age_s is None else round(loop_age_s, 3),
+        "scheduler": None if scheduler is None else dict(scheduler),
         "versions": dict(speaker.versions),
         "environment": dict(speaker.environment),
+        "settings": dict(speaker.settings),
+        "transport": None if speaker.transport is None else dict(speaker.transport),
+        "overlap": None if overlap is None else dict(overlap),
         "classes": speaker.classes,
         "speaks": speaker.speaks,
         "agent": speaker.agent,
         "address": speaker.address,
         "coordinates": dict(speaker.coordinates),
         "threads": {name: asdict(state) for name, state in threads.items()},
-        **(known or dict.fromkeys(("rooms", "control_messages", "reconnects", "quarantine"))),
+        **(known or dict.fromkeys(COUNTED)),
     }
 
 
@@ -106,6 +124,8 @@ def _numbers(numbers: Numbers) -> dict[str, Any]:
             "oldest_age_seconds": round(numbers.held.oldest_seconds, 3),
             "released": {str(release): number for release, number in numbers.held.released.items()},
         },
+        "lanes": [lane.entry() for lane in numbers.lanes],
+        "stalls": dict(numbers.stalls),
     }
 
 

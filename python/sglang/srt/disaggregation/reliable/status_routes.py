@@ -9,18 +9,25 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang.srt.disaggregation.reliable import status_peers, status_rooms
+from sglang.srt.disaggregation.reliable import (
+    status_peers,
+    status_rooms,
+    status_scheduler,
+    status_settings,
+    watchdog_stacks,
+)
 from sglang.srt.disaggregation.reliable.control import ThreadState
-from sglang.srt.disaggregation.reliable.endpoint import Answer, Asked
+from sglang.srt.disaggregation.reliable.endpoint import Asked, Route, Shared
 from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.phases import Role
 from sglang.srt.disaggregation.reliable.query import room_query
 from sglang.srt.disaggregation.reliable.search import RoomFilter, find_rooms
 from sglang.srt.disaggregation.reliable.status import Moment, Numbers, Speaker, status
+from sglang.srt.disaggregation.reliable.status_lanes import Lane
 from sglang.srt.disaggregation.reliable.status_peers import Decode, PrefillRank
 from sglang_pd import environ
 from sglang_pd.cluster import procfs
-from sglang_pd.status import PEERS, ROOMS, STATUS
+from sglang_pd.status import PEERS, ROOMS, STACKS, STATUS
 from sglang_pd.version import __version__
 
 # Of upstream's manager.
@@ -33,7 +40,7 @@ def routes(
     coordinates: Mapping[str, int | None],
     threads: Callable[[], Mapping[str, ThreadState]],
     loop_age_s: Callable[[], float | None],
-) -> dict[str, Answer | Asked]:
+) -> dict[str, Route]:
     """By path. ``rank``: its name in its server; ``coordinates``: what its queue knows of its place; ``threads``, and
     ``loop_age_s``, in seconds: asked for each answer."""
     own = procfs.identify(os.getpid())
@@ -42,8 +49,10 @@ def routes(
     speaker = speaker_of(manager, rank, coordinates, time.time() - procfs.age_s(own))
 
     def say_status() -> dict[str, Any]:
-        numbers = None if reader is None else reader.numbers()
-        return status(speaker, moment(), procfs.age_s(own), threads(), loop_age_s(), numbers)
+        now = moment()
+        numbers = None if reader is None else reader.numbers(now)
+        scheduler = status_scheduler.turns.entry(now.monotonic)
+        return status(speaker, now, procfs.age_s(own), threads(), loop_age_s(), numbers, scheduler, overlap())
 
     def list_rooms(text: str) -> dict[str, Any]:
         query = room_query(text, Role(speaker.role))
@@ -53,7 +62,24 @@ def routes(
     def say_peers() -> dict[str, Any]:
         return status_peers.unknown(speaker, moment()) if reader is None else reader.peers(speaker)
 
-    return {STATUS: say_status, ROOMS: Asked(list_rooms), PEERS: say_peers}
+    def say_stacks() -> dict[str, Any]:
+        stacks, age = watchdog_stacks.read(), loop_age_s()
+        main = next(stack for stack in stacks if stack.main)
+        return {
+            **speaker.head("stacks", moment()),
+            "loop_age_seconds": None if age is None else round(age, 3),
+            "place": str(watchdog_stacks.place_of(main.frames)),
+            "frame": str(main.frames[0]) if main.frames else None,
+            "stacks": [stack.entry() for stack in stacks],
+        }
+
+    return {STATUS: Shared(say_status), ROOMS: Asked(list_rooms), PEERS: Shared(say_peers), STACKS: say_stacks}
+
+
+def overlap() -> dict[str, Any] | None:
+    """How our DeepSeek-V4 attention overlaps; None where it is not loaded, for which this is no reason to load it."""
+    module = sys.modules.get("sglang.srt.layers.attention.dsv4_sm120.overlap")
+    return None if module is None else dict(module.state())
 
 
 def moment() -> Moment:
@@ -75,6 +101,8 @@ def speaker_of(manager: Any, rank: str, coordinates: Mapping[str, int | None], s
         agent=getattr(getattr(manager, "agent", None), "name", None),
         address=None if ip is None or port is None else f"{ip}:{port}",
         coordinates={**{name: getattr(manager, name, None) for name in COORDINATES}, **coordinates},
+        settings=status_settings.settings(getattr(manager, "server_args", None)),
+        transport=status_settings.transport(manager),
     )
 
 
@@ -85,13 +113,15 @@ class Reader:
         self._manager = manager
         self.ledger = manager.accounts.ledger
 
-    def numbers(self) -> Numbers:
+    def numbers(self, now: Moment) -> Numbers:
         manager = self._manager
         return Numbers(
             counts=self.ledger.counts(),
             messages=manager.messages.snapshot(),
             reconnects=manager.reconnects.snapshot(),
             held=manager.quarantine.counts(),
+            lanes=lanes_of(manager, now.monotonic),
+            stalls=manager.watchdog.entry(now),
         )
 
     def peers(self, speaker: Speaker) -> dict[str, Any]:
@@ -130,6 +160,11 @@ class Reader:
 
     def _is_absent(self, ip: str, port: int) -> bool:
         return bool(self._manager.outbox.is_absent(endpoint(ip, port)[0]))
+
+
+def lanes_of(manager: Any, now: float) -> list[Lane]:
+    """Prefill's lanes at the monotonic time ``now``; a decode has none."""
+    return manager.transport.lanes(now) if manager.accounts.ledger.role is Role.PREFILL else []
 
 
 def _version(package: str) -> str | None:

@@ -18,6 +18,7 @@ from sglang.srt.disaggregation.reliable.lanes import Inbox, Lanes, Peers
 from sglang.srt.disaggregation.reliable.links import Links
 from sglang.srt.disaggregation.reliable.pump import Patience, Pump
 from sglang.srt.disaggregation.reliable.reasons import Reason
+from sglang.srt.disaggregation.reliable.status_lanes import Lane, lane
 from sglang.srt.disaggregation.reliable.tally import Tally
 from sglang.srt.disaggregation.reliable.writes import Send, is_plain
 from sglang_pd.environ import envs
@@ -35,6 +36,8 @@ class Transport:
         self._limits = Limits(envs.SGLANG_PD_MIB_IN_FLIGHT.get() * MIB, envs.SGLANG_PD_MIB_PER_WRITE.get() * MIB)
         self._patience = Patience(envs.SGLANG_PD_TRANSFER_TIMEOUT.get(), envs.SGLANG_PD_RECONNECT_TIMEOUT.get())
         self._lanes: Lanes[Send] = Lanes(self._pump)
+        # The running lanes.
+        self._pumps: dict[Inbox[Send], tuple[Peers, Pump]] = {}
         self._tally = Tally()
         self._counting = threading.Lock()
         self.links = Links(manager)
@@ -75,7 +78,22 @@ class Transport:
         return True
 
     def _pump(self, peers: Peers, inbox: Inbox[Send], closed: Callable[[], bool]) -> None:
-        Pump(self._manager, self.links, self, self._limits, self._patience).run(inbox, closed)
+        pump = Pump(self._manager, self.links, self, self._limits, self._patience)
+        self._pumps[inbox] = peers, pump
+        try:
+            pump.run(inbox, closed)
+        finally:
+            del self._pumps[inbox]
+
+    def lanes(self, now: float) -> list[Lane]:
+        """Every lane as it is at the monotonic time ``now``; waits for none."""
+        known = self._manager.decode_kv_args_table
+        found = []
+        for inbox, (peers, pump) in list(self._pumps.items()):
+            infos = [info for agent in peers if (info := known.get(agent)) is not None]
+            addresses = [f"{info.endpoint}:{info.dst_port}" for info in infos]
+            found.append(lane(peers, addresses, inbox.waiting(), pump.load(), now))
+        return found
 
     # What pumps ask and tell.
 

@@ -16,9 +16,12 @@ from sglang.srt.disaggregation.reliable.reasons import Reason
 
 GUARD = b"NixlMsgGuard"
 ABORT = b"ABORT"
-# Frames of upstream's abort that asks for an acknowledgement; a reason of ours may follow those, and only those.
+# Frames of upstream's abort that asks for an acknowledgement; a reason of ours may follow those. Where it asks for
+# none, the last of them is empty or missing.
 ABORT_WITH_GENERATION = 5
 DELIVERED = b"PD_DELIVERED"
+PING = b"PD_PING"
+PONG = b"PD_PONG"
 RECEIVED = b"PD_RECEIVED"
 UNREGISTERED = b"PD_UNREGISTERED"
 
@@ -50,7 +53,7 @@ class Metadata:
 class Abort:
     """Decode gives a room up; with ``sender`` and ``generation`` it wants to hear when nothing is written any more.
 
-    ``reason``: a frame of ours after upstream's, there only with a generation; None where there is none.
+    ``reason``: a frame of ours after upstream's; None where there is none.
     """
 
     kind = "abort"
@@ -135,6 +138,29 @@ class Unregistered:
 
 
 @dataclass(frozen=True)
+class Ping:
+    """``sender`` wants to hear that the process at ``address``, where it sent this, answers. Goes either way."""
+
+    kind = "ping"
+    sender: Address
+    address: str
+
+    def frames(self) -> list[bytes]:
+        return [PING, self.sender.ip.encode("ascii"), b"%d" % self.sender.port, self.address.encode("ascii")]
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The answer; ``address`` is where the question was sent."""
+
+    kind = "pong"
+    address: str
+
+    def frames(self) -> list[bytes]:
+        return [PONG, self.address.encode("ascii")]
+
+
+@dataclass(frozen=True)
 class ChunkReady:
     """Prefill has written a chunk to the staging buffer."""
 
@@ -161,8 +187,8 @@ class AbortAck:
 
 
 T = TypeVar("T")
-ToPrefill = Registration | Metadata | Abort | Watermark | StagingResponse
-ToDecode = Status | Delivered | Received | Unregistered | ChunkReady | StagingRequest | AbortAck
+ToPrefill = Registration | Metadata | Abort | Watermark | StagingResponse | Ping | Pong
+ToDecode = Status | Delivered | Received | Unregistered | ChunkReady | StagingRequest | AbortAck | Ping | Pong
 
 
 def parse_to_prefill(frames: Sequence[bytes]) -> ToPrefill:
@@ -299,6 +325,15 @@ def _abort_ack(frames: Sequence[bytes]) -> AbortAck:
     return AbortAck(read.number(0, LARGEST_ROOM), read.number(1), read.optional_number(2))
 
 
+def _ping(frames: Sequence[bytes]) -> Ping:
+    read = Reader(Ping.kind, frames, least=3)
+    return Ping(read.address(0, 1), read.text(2))
+
+
+def _pong(frames: Sequence[bytes]) -> Pong:
+    return Pong(Reader(Pong.kind, frames, least=1).text(0))
+
+
 def _signed(read: Reader, frames: Sequence[bytes], index: int) -> None:
     if not frames[index].removeprefix(b"-").isdigit():
         raise read.wrong(index, f"{frames[index][:24]!r} is no number")
@@ -308,6 +343,8 @@ _TO_PREFILL: dict[bytes, Callable[[Sequence[bytes]], ToPrefill]] = {
     ABORT: _abort,
     b"WATERMARK": _watermark,
     b"STAGING_RSP": _staging_response,
+    PING: _ping,
+    PONG: _pong,
 }
 _TO_DECODE: dict[bytes, Callable[[Sequence[bytes]], ToDecode]] = {
     b"KV_STATUS": _status,
@@ -317,4 +354,6 @@ _TO_DECODE: dict[bytes, Callable[[Sequence[bytes]], ToDecode]] = {
     b"CHUNK_READY": _chunk_ready,
     b"STAGING_REQ": _staging_request,
     b"ABORT_ACK": _abort_ack,
+    PING: _ping,
+    PONG: _pong,
 }

@@ -210,7 +210,7 @@ def known(servers, server="old"):
 def test_a_prefill_that_was_replaced_is_found_out_and_only_its_own_rooms_end(servers):
     manager = known(servers)
     manager.met(ADDRESS, "new")
-    assert [one.given_up for one in manager.watch.ends.values()] == [Reason.PEER_LOST, None, None]
+    assert [one.given_up for one in manager.watch.ends.values()] == [Reason.PEER_REPLACED, None, None]
     assert list(manager.connection_pool) == ["127.0.0.1:89980_0_0_0"]
     assert ADDRESS not in manager.prefill_info_table
     manager.met(ADDRESS, "new")

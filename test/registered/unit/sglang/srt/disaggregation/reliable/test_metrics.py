@@ -22,6 +22,7 @@ class Manager:
         self.accounts.ledger.clock = clock
         self.messages, self.control, self.reconnects = MessageCounters(), Supervisor(), Reconnects()
         self.quarantine = Quarantine(clock)
+        self.watchdog = SimpleNamespace(counts=lambda: {("waiting", "loop_wedged"): 2})
 
 
 @pytest.fixture

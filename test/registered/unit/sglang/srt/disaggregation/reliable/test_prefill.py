@@ -12,6 +12,7 @@ from sglang.srt.disaggregation.reliable.accounts import Accounts
 from sglang.srt.disaggregation.reliable.outbox import endpoint
 from sglang.srt.disaggregation.reliable.phases import Role
 from sglang.srt.disaggregation.reliable.prefill import PrefillControl
+from sglang.srt.disaggregation.reliable.pulse import Pulse
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.stamps import Stamp
 
@@ -42,6 +43,7 @@ class Manager:
         self.accounts = Accounts(Role.PREFILL)
         self.req_to_decode_prefix_len: dict[int, int] = {}
         self.transport = SimpleNamespace(forget=self.forgotten.append)
+        self.pulse = Pulse(5.0)
 
     def _add_remote_peer(self, info: Any) -> None:
         self.decode_kv_args_table[info.agent_name] = info
@@ -125,7 +127,7 @@ def test_a_decode_at_the_address_of_another_proves_that_one_gone(control: Prefil
     register(control, "old")
     manager.waits(1, "old")
     register(control, "new")
-    assert manager.failed == {1: Reason.PEER_LOST}
+    assert manager.failed == {1: Reason.PEER_REPLACED}
     assert set(manager.decode_kv_args_table) == {"new"}
 
 
@@ -138,6 +140,34 @@ def test_a_decode_that_registers_again_stays_itself(control: PrefillControl):
     control.lost(ADDRESS, lost_at)
     assert not manager.failed
     assert manager.connected == [ADDRESS, ADDRESS]
+
+
+def test_a_silent_decode_loses_its_rooms_and_nothing_else(control: PrefillControl):
+    manager = control._manager
+    register(control, "a")
+    manager.waits(1, "a")
+    control.silent(ADDRESS, "does not answer")
+    assert manager.failed == {1: Reason.PEER_SILENT}
+    assert manager.forgotten == []
+    manager.failed.clear()
+    # It is told again as long as it lasts: a room that has failed is left alone, a new one fails.
+    manager.waits(2, "a")
+    control.silent(ADDRESS, "does not answer")
+    assert manager.failed == {2: Reason.PEER_SILENT}
+
+
+@pytest.mark.parametrize(("sender", "gone"), [(INCARNATION, []), (ANOTHER, ["a"])])
+def test_an_answer_tells_whether_it_is_still_the_same(control: PrefillControl, sender: str, gone: list[str]):
+    manager = control._manager
+    register(control, "a")
+    control.handle([*wire.Pong(ADDRESS).frames(), Stamp(2, sender).frame()])
+    assert manager.forgotten == gone
+
+
+def test_a_ping_is_answered(control: PrefillControl):
+    control.handle([*wire.Ping(HERE, "tcp://127.0.0.1:1").frames(), Stamp(2, INCARNATION).frame()])
+    (frames,) = control._manager.sent
+    assert wire.parse_to_decode(frames) == wire.Pong("tcp://127.0.0.1:1")
 
 
 def metadata(control: PrefillControl, serial: int = 1, attempt: int = 0, to: str | None = None) -> str:

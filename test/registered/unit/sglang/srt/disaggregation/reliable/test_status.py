@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang.srt.disaggregation.reliable import status_peers, status_rooms
+from sglang.srt.disaggregation.reliable import status_peers, status_rooms, watchdog_report
 from sglang.srt.disaggregation.reliable.control import ThreadState
 from sglang.srt.disaggregation.reliable.failure import failure
 from sglang.srt.disaggregation.reliable.ledger import Ledger
@@ -18,7 +18,20 @@ from sglang.srt.disaggregation.reliable.query import room_query
 from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
 from sglang.srt.disaggregation.reliable.search import RoomFilter, find_rooms
 from sglang.srt.disaggregation.reliable.status import Moment, Numbers, Speaker, status
+from sglang.srt.disaggregation.reliable.status_lanes import Load, lane
 from sglang.srt.disaggregation.reliable.status_peers import Decode, PrefillRank
+from sglang.srt.disaggregation.reliable.status_scheduler import Turns
+from sglang.srt.disaggregation.reliable.watchdog import Group, Stall
+from sglang.srt.disaggregation.reliable.watchdog_cause import Cause, Diagnosis
+from sglang.srt.disaggregation.reliable.writes import Write
+
+STALL = Stall(
+    Group(DecodePhase.WAITING, "10.0.0.7:8998"),
+    Diagnosis(Cause.WAITING_FOR_PEER, "10.0.0.7:8998", "prefill is silent"),
+    since=60.0,
+    found=90.0,
+    rooms=(),
+)
 
 # The monotonic clock says 100 where the wall clock says this.
 EPOCH = 1_700_000_000.0
@@ -39,7 +52,18 @@ def speaker(role=Role.DECODE):
         agent="agent-1",
         address="10.0.0.1:4001",
         coordinates={"tp_rank": 0, "dp_rank": None},
+        settings={"flags": {"page_size": 64}, "environment": {"UCX_TLS": "tcp"}},
+        transport={"backends": {"UCX": {"num_threads": "8"}}, "memory": ["VRAM"], "ucx": {"UCX_TLS": "tcp"}},
     )
+
+
+LANE = lane(
+    ["agent-2"],
+    ["10.0.0.2:4001"],
+    [SimpleNamespace(room=4, bytes=4096, queued=99.0)],
+    Load([], [Write([SimpleNamespace(room=3, bytes=8192)], posted=98.0)], [], arrived=97.5, looked=99.9),
+    100.0,
+)
 
 
 @pytest.fixture
@@ -59,6 +83,12 @@ def numbers(world, **more):
         messages={("status", "handled"): 3, ("status", "stale"): 1, ("unknown", "foreign"): 2},
         reconnects={"healed": 1, "failed": 0},
         held=quarantine.counts(),
+        lanes=[LANE],
+        stalls={
+            "told": {"waiting": {"waiting_for_peer": 1}},
+            "open": [watchdog_report.stall_entry(STALL, NOW)],
+            "last_report": {"at": EPOCH, "file": "/a/stall.json"},
+        },
     )
 
 
@@ -76,6 +106,39 @@ def test_status_begins_with_its_schema_and_who_speaks(world):
     assert said["versions"] == {"sglang": "0.5.23", "sglang-pd": "0.1.0", "nixl": None}
     assert said["environment"] == {"SGLANG_PD_RELIABLE": "1"}
     assert said["coordinates"] == {"tp_rank": 0, "dp_rank": None}
+    assert said["settings"] == {"flags": {"page_size": 64}, "environment": {"UCX_TLS": "tcp"}}
+    assert said["transport"]["backends"] == {"UCX": {"num_threads": "8"}}
+    assert (said["scheduler"], said["overlap"]) == (None, None)
+
+
+def test_status_tells_the_lanes(world):
+    [said] = as_json(status(speaker(), NOW, 60.0, {}, None, numbers(world)))["lanes"]
+    assert said == {
+        "agents": ["agent-2"],
+        "addresses": ["10.0.0.2:4001"],
+        "queued": {"chunks": 1, "bytes": 4096},
+        "in_flight": {"writes": 1, "bytes": 8192},
+        "stalled": {"writes": 0, "bytes": 0},
+        "oldest_seconds": 2.0,
+        "arrived_seconds": 2.5,
+        "looked_seconds": 0.1,
+    }
+
+
+def test_status_tells_the_stalls(world):
+    said = as_json(status(speaker(), NOW, 60.0, {}, None, numbers(world)))["stalls"]
+    assert said["told"] == {"waiting": {"waiting_for_peer": 1}}
+    assert said["open"] == [
+        {
+            "phase": "waiting",
+            "peer": "10.0.0.7:8998",
+            "cause": "waiting_for_peer",
+            "text": "prefill is silent",
+            "rooms": 0,
+            "since_at": EPOCH - 40,
+            "seconds": 40.0,
+        }
+    ]
 
 
 def test_status_tells_the_threads(world):
@@ -124,7 +187,8 @@ def test_status_counts_messages_reconnects_and_held_pages(world):
 
 def test_status_with_upstreams_classes_says_what_is_not_known():
     said = as_json(status(speaker(), NOW, 60.0, {}, None, None))
-    assert [said[name] for name in ("rooms", "control_messages", "reconnects", "quarantine")] == [None] * 4
+    names = ("rooms", "control_messages", "reconnects", "quarantine", "lanes", "stalls")
+    assert [said[name] for name in names] == [None] * len(names)
 
 
 def listed(world, text=""):
@@ -284,6 +348,10 @@ def shape(value):
 
 
 BY_NAME = {
+    "settings",
+    "backends",
+    "ucx",
+    "told",
     "versions",
     "environment",
     "coordinates",
@@ -303,11 +371,13 @@ def test_the_documented_examples_have_the_fields_of_the_answers(world):
     _, *examples = [json.loads(example) for example in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
     world.ledger.start(17, peer="10.0.0.7:8998")
     world.ledger.enter(17, DecodePhase.WAITING)
+    turns = Turns()
+    turns.note(SimpleNamespace(), 99.0)
     records = find_rooms(world.ledger, RoomFilter())
     layouts = {"10.0.0.7:8998": SimpleNamespace(**dict.fromkeys(status_peers.LAYOUT, 1))}
     ranks = {"10.0.0.7:8998": [PrefillRank("10.0.0.7:5001", 0, absent=False)]}
     answers = [
-        status(speaker(), NOW, 60.0, {}, 0.1, numbers(world)),
+        status(speaker(), NOW, 60.0, {}, 0.1, numbers(world), turns.entry(100.0)),
         listed(world),
         status_peers.of_prefill(speaker(Role.PREFILL), NOW, {"a": decode(4001)}, {}, []),
         status_peers.of_decode(speaker(), NOW, layouts, ranks, records),

@@ -55,11 +55,21 @@ VALID = [
         [b"ABORT", b"5", b"10.0.0.2", b"4711", b"9", b"aux_missing"],
         wire.Abort(5, ADDRESS, 9, Reason.AUX_MISSING),
     ),
+    (
+        parse_to_prefill,
+        [b"ABORT", b"5", b"10.0.0.2", b"4711", b"", b"peer_silent"],
+        wire.Abort(5, ADDRESS, None, Reason.PEER_SILENT),
+    ),
     (parse_to_prefill, [b"WATERMARK", b"1", b"2", b"a-1"], wire.Watermark()),
     (parse_to_prefill, [b"STAGING_RSP", b"5", b"0", b"-1", b"0", b"-1", b"a-1"], wire.StagingResponse(5)),
     (parse_to_decode, [b"KV_STATUS", b"5", b"0", b"2", "größer".encode()], wire.Status(5, 0, 2, "größer", None)),
     (parse_to_decode, wire.Delivered(2, (5, ROOM)).frames(), wire.Delivered(2, (5, ROOM))),
     (parse_to_decode, wire.Received(5, 2).frames(), wire.Received(5, 2)),
+    *(
+        (parse, message.frames(), message)
+        for parse in (parse_to_prefill, parse_to_decode)
+        for message in (wire.Ping(ADDRESS, "tcp://10.0.0.3:1"), wire.Pong("tcp://10.0.0.3:1"))
+    ),
     (parse_to_decode, wire.Unregistered(5, 2).frames(), wire.Unregistered(5, 2)),
     (parse_to_decode, [b"KV_STATUS", b"5", b"4", b"2"], wire.Status(5, 4, 2, None, None)),
     (
@@ -105,6 +115,8 @@ REFUSED = [
     (parse_to_decode, [b"KV_STATUS", b"5", b"4"], "status", "truncated"),
     (parse_to_decode, [b"KV_STATUS", b"5", b"5", b"0"], "status", "malformed"),
     (parse_to_decode, [b"ABORT_ACK", b"5", b"x"], "abort_ack", "malformed"),
+    (parse_to_decode, [b"PD_PING", b"10.0.0.2", b"0", b"tcp://a:1"], "ping", "malformed"),
+    (parse_to_prefill, [b"PD_PONG"], "pong", "truncated"),
 ]
 
 

@@ -1,0 +1,208 @@
+"""Rooms that are pinned between a prefill and a decode, while neither computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_pd.doctor.case import Case
+from sglang_pd.doctor.finding import Finding, Severity, Support
+from sglang_pd.doctor.rules.scheduler import LOOP_S, runs
+from sglang_pd.doctor.seen import Rank, Room
+from sglang_pd.doctor.view import View
+from sglang_pd.doctor.words import by_number, counted, seconds
+
+RULE = "transfer_stalled"
+# Phases in which a room waits for the other side, or for the network, and for nothing else.
+ON_THE_WAY = frozenset({"waiting", "transferring", "finishing"})
+# A room that did not move for so long, while one side is seen to stand still; and while none is.
+PINNED_S, STUCK_S = 1.0, 15.0
+# Fewer cores, of all its schedulers together, are idling.
+IDLE_CORES = 0.3
+IDLE_GPU = 10.0
+
+
+def look(case: Case) -> Iterator[Finding]:
+    for prefill in case.prefills:
+        for decode in case.decodes:
+            found = _between(case, prefill, decode)
+            if found is not None:
+                yield found
+    for prefill in case.prefills:
+        if prefill.upstreams_classes:
+            yield from _upstreams(case, prefill)
+
+
+def _between(case: Case, prefill: View, decode: View) -> Finding | None:
+    theirs = [room for room in prefill.live if case.peer_of(prefill, room) is decode]
+    theirs += [room for room in decode.live if case.peer_of(decode, room) is prefill]
+    theirs = [room for room in theirs if room.phase in ON_THE_WAY]
+    pinned = [room for room in theirs if _unmoved(room, prefill, decode)]
+    if not pinned:
+        return None
+    oldest = max(pinned, key=lambda room: room.phase_seconds)
+    culprit, evidence = _standing(prefill, decode)
+    pinned = [*theirs, *_unclaimed(case, prefill, decode)] if culprit else pinned
+    broken = _connection(prefill, decode)
+    busy = [one for one in (prefill, decode) if cores(one) > IDLE_CORES and not one.upstreams_classes]
+    queueing = oldest.phase == "waiting" and prefill in busy
+    told = _told(prefill, decode)
+    limit = PINNED_S if culprit or broken or told else STUCK_S
+    if oldest.phase_seconds < limit or (queueing and not culprit):
+        return None
+    rooms, total = case.refs(pinned)
+    idle = [_idle(case, one) for one in (prefill, decode)]
+    against = [f"{one.name} uses {cores(one):.1f} cores: it is at something" for one in busy]
+    done = [room for room in decode.rooms if room.outcome == "success" and case.peer_of(decode, room) is prefill
+            and (room.ended_at or 0.0) > oldest.since]  # fmt: skip
+    against += [f"{counted(len(done), 'other room')} between the two ended well since"] if done else []
+    phases: dict[str, int] = {}
+    for room in pinned:
+        key = f"{room.phase} on {'prefill' if room.server == prefill.name else 'decode'}"
+        phases[key] = phases.get(key, 0) + 1
+    return Finding(
+        RULE,
+        Severity.FAULT,
+        Support.SURE if culprit else Support.LIKELY,
+        f"{prefill.name} → {decode.name} (KV transfer)",
+        f"{counted(total, 'room')} pinned between {prefill.name} and {decode.name}"
+        + (f": {culprit} stands still" if culprit else ""),
+        (
+            f"nothing moved in {prefill.server.window_seconds:.1f} s: {by_number(phases)}; "
+            f"the oldest for {seconds(oldest.phase_seconds)}",
+            *evidence,
+            *broken,
+            *told,
+            *[one for one in idle if one],
+        ),
+        tuple(against),
+        _todo(prefill, decode, culprit),
+        oldest.since,
+        rooms,
+        total,
+    )
+
+
+def _unclaimed(case: Case, prefill: View, decode: View) -> list[Room]:
+    """Rooms that wait for metadata of who knows whom, where only this decode does not say what it has."""
+    if any(one.all_live_listed == (one is decode) for one in case.decodes):
+        return []
+    return [room for room in prefill.live if room.room in prefill.unmoved and case.peer_of(prefill, room) is None]
+
+
+def _unmoved(room: Room, prefill: View, decode: View) -> bool:
+    return room.room in (prefill if room.server == prefill.name else decode).unmoved
+
+
+def _told(prefill: View, decode: View) -> list[str]:
+    """What the watchdogs of the two see."""
+    return [
+        f"the watchdog of {view.name}: {one.get('text')} ({one.get('cause')}, {one.get('rooms')} rooms in "
+        f"{one.get('phase')}, {seconds(float(one.get('seconds') or 0.0))})"
+        for view in (prefill, decode)
+        for one in view.stalls
+        if one.get("phase") in ON_THE_WAY
+    ]
+
+
+def _standing(prefill: View, decode: View) -> tuple[str | None, list[str]]:
+    """Which scheduler of the two stands still, and what shows it."""
+    for view in (decode, prefill):
+        for process in view.schedulers:
+            if process.state in "Tt":
+                return f"scheduler {process.pid} of {view.name}", [f"process {process.pid} is in state {process.state}"]
+        for rank in view.ranks:
+            why = _why_still(rank)
+            if why:
+                return f"rank {rank.name} of {view.name}", [f"{view.name}, rank {rank.name}: {why}"]
+        if view.server.processes and view.schedulers and not any(map(runs, view.schedulers)):
+            return f"{view.name}, which has no scheduler,", ["its scheduler process has ended"]
+    return None, []
+
+
+def _why_still(rank: Rank) -> str | None:
+    if rank.problem is not None:
+        return rank.problem
+    if rank.loop_age is not None and rank.loop_age > LOOP_S:
+        return f"its loop came round {seconds(rank.loop_age)} ago"
+    return None
+
+
+def _connection(prefill: View, decode: View) -> list[str]:
+    """What prefill says of its NIXL connections to that decode, where they are not whole."""
+    addresses = {rank.status.get("address") for rank in decode.ranks}
+    found = []
+    for rank in prefill.ranks:
+        for peer in rank.peers.get("peers") or []:
+            link = peer.get("connection") or {}
+            if peer.get("address") not in addresses or not peer.get("live_rooms"):
+                continue
+            if link.get("healing") or link.get("whole") is False:
+                found.append(f"NIXL's connection to {peer['address']} broke and has not healed")
+            if peer.get("absent"):
+                found.append(f"the control connection to {peer['address']} is broken")
+    return found
+
+
+def cores(view: View) -> float:
+    """CPU that its schedulers use; 0 where they are not on this machine."""
+    return sum(one.cores for one in view.schedulers)
+
+
+def _idle(case: Case, view: View) -> str | None:
+    gpus = [one for one in case.gpus_of(view) if one.utilisation is not None]
+    if gpus and all((one.utilisation or 0.0) < IDLE_GPU for one in gpus):
+        power = ", ".join(f"{one.power_watts:.0f} W" for one in gpus if one.power_watts is not None)
+        return f"the GPUs of {view.name} idle ({power})"
+    if view.schedulers and cores(view) < IDLE_CORES:
+        return f"the schedulers of {view.name} idle ({cores(view):.2f} cores)"
+    return None
+
+
+def _todo(prefill: View, decode: View, culprit: str | None) -> tuple[str, ...]:
+    if culprit:
+        still = decode if decode.name in culprit else prefill
+        pid = next((one.pid for one in still.schedulers if one.state in "Tt"), None)
+        wake = f"kill -CONT {pid}, if nobody debugs it; else " if pid else "keep its stacks (--stacks), then "
+        return (
+            f"{wake}restart {still.name}, and nothing else",
+            "rooms end by their deadline meanwhile; the gateway sends new requests elsewhere",
+        )
+    return (
+        f"look at the network between {prefill.name} and {decode.name}: link, routes, UCX_NET_DEVICES on both sides",
+        f"if it does not heal, restart {decode.name} alone",
+    )
+
+
+def _upstreams(case: Case, prefill: View) -> Iterator[Finding]:
+    """Nobody keeps accounts there; the queues have to tell."""
+    before, after = (prefill.queue("prefill_inflight", later) for later in (False, True))
+    waiting = sum(one.queue("decode_transfer") or 0.0 for one in case.decodes)
+    if not before or before != after or cores(prefill) > IDLE_CORES:
+        return
+    last = max((one.last_batch_at for one in [prefill, *case.decodes] if one.last_batch_at), default=None)
+    quiet = None if last is None else case.at - last
+    if quiet is not None and quiet < STUCK_S:
+        return
+    idle = [one for one in (_idle(case, view) for view in [prefill, *case.decodes]) if one]
+    evidence = [f"{prefill.name} has {before:.0f} in its in-flight queue, twice in a row"]
+    evidence += [f"its decodes have {waiting:.0f} in their transfer queues"] if waiting else []
+    evidence += [f"no batch was logged for {seconds(quiet)}"] if quiet is not None else []
+    against = ["upstream's classes do not say which requests these are, nor how long they wait"]
+    against += [] if waiting else ["no decode waits for a transfer: it has given up, or never asked"]
+    decode = case.decodes[0].name if len(case.decodes) == 1 else "one of its decodes"
+    yield Finding(
+        RULE,
+        Severity.FAULT,
+        Support.LIKELY if quiet is not None and idle else Support.POSSIBLE,
+        f"{prefill.name} → {decode} (KV transfer)",
+        f"{counted(int(before), 'request')} pinned in the in-flight queue of {prefill.name}",
+        (*evidence, *idle),
+        tuple(against),
+        (
+            f"restart {prefill.name} to free them: it holds them for ever with upstream's classes",
+            "run both sides with SGLANG_PD_RELIABLE=1: each phase then has a deadline, and each room a reason",
+        ),
+        last,
+        (),
+        int(before),
+    )
