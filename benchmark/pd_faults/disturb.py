@@ -44,7 +44,7 @@ INVALID = frozenset({Reason.NIXL_INVALID, Reason.PEER_FAILED})
 BROKEN = frozenset({Reason.PEER_DISCONNECTED, Reason.NIXL_BACKEND, Reason.NIXL_CANCELLED, Reason.PEER_FAILED})
 SHORT_S = 0.3
 LONG_S = max(DEADLINES_S.values()) + 0.4
-KINDS = ("registration", "metadata", "abort", "status", "abort_ack")
+KINDS = ("registration", "metadata", "abort", "status", "delivered", "abort_ack", "ping", "pong")
 
 
 @dataclass(frozen=True)

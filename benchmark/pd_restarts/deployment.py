@@ -42,7 +42,8 @@ def get(url: str, timeout: float = 5.0) -> tuple[int | None, str]:
 
 @dataclass
 class Deployment:
-    """``home``: where the cluster keeps its state; ``gateway_args``: flags for its gateway. ``events``: what happened, with seconds since :meth:`begin`."""
+    """``home``: where the cluster keeps its state; ``gateway_args``: flags for its gateway. ``events``: what happened,
+    with seconds since :meth:`begin`."""
 
     home: Path
     model: Path

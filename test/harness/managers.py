@@ -83,7 +83,13 @@ class Nursery:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness.managers", str(address)],
             cwd=self._folder.name,
-            env={**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", "SGLANG_HOST_IP": "127.0.0.1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": folders,
+                "OMP_NUM_THREADS": "1",
+                "SGLANG_HOST_IP": "127.0.0.1",
+                "SGLANG_PD_STALL_DIR": str(Path(self._folder.name) / "stalls"),
+            },
         )
         deadline = time.monotonic() + IMPORT_TIMEOUT_S
         while not address.exists():

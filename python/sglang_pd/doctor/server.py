@@ -133,6 +133,7 @@ def _tree(pid: int, window_s: float) -> Tree | None:
     after = processes.look(pids)
     environments = {one.pid: processes.read_environment(one.pid) for one in stats}
     found = [processes.describe(one, before, after, environments[one.pid]) for one in stats]
+    found[0] = replace(found[0], title="main")
     secrets = {secret for one in environments.values() for secret in masking.of_environment(one)}
     return Tree(processes.without_parents(found), secrets)
 

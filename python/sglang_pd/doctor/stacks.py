@@ -23,8 +23,9 @@ def dump(pid: int, timeout_s: float) -> tuple[str | None, str | None]:
     except OSError as error:
         return None, f"py-spy could not be started: {error}"
     if done.returncode != 0:
-        last = (done.stderr.strip() or "it said nothing").splitlines()[-1]
-        return None, f"py-spy failed: {last[:200]}"
+        lines = done.stderr.strip().splitlines() or ["it said nothing"]
+        why = next((line for line in lines if line.startswith("Error")), lines[-1])
+        return None, f"py-spy failed: {why[:200]}"
     text = done.stdout
     return (text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "\n..."), None
 

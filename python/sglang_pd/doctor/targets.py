@@ -55,6 +55,8 @@ def _of_pid(pid: int) -> Target:
     if pid < 1 or stat(pid) is None:
         raise UserError(f"--pid {pid}: there is no such process; allowed: the pid of a server's main process")
     role, url = what_runs(command(pid))
+    if role == "gateway" and url is None:
+        raise UserError(f"--pid {pid} is a gateway whose command line does not show its port; give --gateway URL")
     if role is None:
         raise UserError(
             f"--pid {pid} is no server of a prefill-decode pair and no gateway (its command line says so); "
@@ -67,6 +69,10 @@ def what_runs(arguments: Sequence[str]) -> tuple[str | None, str | None]:
     """Role and local URL of a process, from its command line; pure."""
     role = flag(arguments, "--disaggregation-mode")
     if role not in ("prefill", "decode"):
+        # The gateway gives itself a title once it runs, which has no port in it.
+        titled = bool(arguments) and arguments[0].startswith("smg::")
+        if titled:
+            return "gateway", None
         role = "gateway" if "--pd-disaggregation" in arguments or "smg" in arguments[:4] else None
     host = flag(arguments, "--host") or "127.0.0.1"
     host = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host

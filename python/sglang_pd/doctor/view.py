@@ -13,6 +13,12 @@ from sglang_pd.doctor.paths import INFO, LIVE, LOADS, NOT_ASKED, PEERS, READY, S
 from sglang_pd.doctor.processes import SCHEDULER, flag
 from sglang_pd.doctor.seen import Rank, Room
 
+# Fields of an answer that are read further; null is as good as not there.
+KINDS = {
+    **dict.fromkeys(("threads", "environment", "settings", "scheduler", "coordinates", "stalls", "quarantine"), dict),
+    **dict.fromkeys(("peers", "refused", "lanes"), list),
+}
+
 
 class View:
     """``server``: its evidence; ``at``: when that was gathered; ``utc_offset``: of the times in its log."""
@@ -50,26 +56,22 @@ class View:
     @cached_property
     def ranks(self) -> list[Rank]:
         status, peers = self._ranks(STATUS), self._ranks(PEERS)
-        ready = self.body(READY) or getattr(self.server.replies.get(READY), "body", None)
-        named = {
-            str(one["rank"]): one
-            for one in (ready.get("ranks") or [] if isinstance(ready, dict) else [])
-            if isinstance(one, dict) and "rank" in one
-        }
+        reply = self.server.replies.get(READY)
+        # It needs no key, and says a little; with 503 too.
+        ready = _by_rank(reply.body) if reply is not None else {}
         return [
             Rank(
                 name,
-                int((status.get(name) or named[name]).get("pid") or 0),
+                int((status.get(name) or ready[name]).get("pid") or 0),
                 status[name].get("problem") if name in status else None,
-                (status.get(name) or {}).get("said") or named.get(name, {}).get("said") or {},
-                (peers.get(name) or {}).get("said") or {},
+                status.get(name, {}).get("said") or ready.get(name, {}).get("said") or {},
+                peers.get(name, {}).get("said") or {},
             )
-            for name in sorted({*status, *named})
+            for name in sorted({*status, *ready})
         ]
 
     def _ranks(self, path: str, later: bool = False) -> dict[str, Any]:
-        body = self.body(path, later)
-        return {one["rank"]: one for one in body.get("ranks") or []} if isinstance(body, dict) else {}
+        return _by_rank(self.body(path, later), dict if path == STATUS else list)
 
     @property
     def speaking(self) -> list[Rank]:
@@ -104,7 +106,8 @@ class View:
         ranks = self._ranks(path, later)
         for name in sorted(ranks, key=lambda name: name not in {one.name for one in self.speaking}):
             for one in (ranks[name].get("said") or {}).get("rooms") or []:
-                yield Room.of(self.name, one)
+                if isinstance(one, dict) and isinstance(one.get("room"), int):
+                    yield Room.of(self.name, one)
 
     @cached_property
     def live(self) -> list[Room]:
@@ -262,3 +265,17 @@ class View:
         ]
         log = self.server.log
         return max(said) if said else time_of(log.last_batch, self.utc_offset) if log and log.last_batch else None
+
+
+def _by_rank(body: Any, rooms: type = list) -> dict[str, Any]:
+    """What each rank said, of an answer of ``/pd``; what is of another shape is passed over. ``rooms``: the kind of the
+    field of that name."""
+    ranks = body.get("ranks") if isinstance(body, dict) else None
+    entries = [one for one in (ranks if isinstance(ranks, list) else []) if isinstance(one, dict) and "rank" in one]
+    return {str(one["rank"]): {**one, "said": _said(one.get("said"), {**KINDS, "rooms": rooms})} for one in entries}
+
+
+def _said(said: Any, kinds: Mapping[str, type]) -> dict[str, Any] | None:
+    if not isinstance(said, dict):
+        return None
+    return {name: value for name, value in said.items() if isinstance(value, kinds.get(name, object))}

@@ -301,8 +301,11 @@ class Relay:
         return verdict
 
     def _translate(self, frames: Frames) -> Frames:
-        """Replace every decode's address, two frames wherever they stand, by that of our port for it."""
-        known = {(ip.encode(), b"%d" % port): b"%d" % link.port for (ip, port), link in self._to_decode.items()}
+        """Replace every role's address, two frames wherever they stand, by that of our port for it."""
+        links = list(self._to_decode.items())
+        if self._to_prefill is not None:
+            links.append((self._to_prefill.target, self._to_prefill))
+        known = {(ip.encode(), b"%d" % port): b"%d" % link.port for (ip, port), link in links}
         out = list(frames)
         for index, pair in enumerate(itertools.pairwise(frames)):
             if pair in known:

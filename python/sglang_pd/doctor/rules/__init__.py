@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sglang_pd.doctor.case import Case
-from sglang_pd.doctor.finding import Finding, Severity, ordered
+from sglang_pd.doctor.finding import Finding, Severity, Support, ordered
 from sglang_pd.doctor.rules import (
     collective,
     failing,
@@ -62,10 +62,28 @@ RULES = (
 
 def judge(case: Case) -> list[Finding]:
     """All findings, the one to begin with first; there is always one."""
-    found = [one for rule in RULES for one in rule.look(case)]
+    found = [one for rule in RULES for one in looked(rule, case)]
     if not any(one.severity >= Severity.WARNING for one in found):
         found.append(healthy.look(case))
         # Where all is well, that is the finding; notes follow.
         found.sort(key=lambda one: one.severity is Severity.NOTE)
         return found
     return ordered(found)
+
+
+def looked(rule: Rule, case: Case) -> list[Finding]:
+    """What the rule found. Evidence that it cannot read, such as answers of something that is no server of ours, is a
+    finding too, and keeps no other rule from looking."""
+    try:
+        return list(rule.look(case))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        return [
+            Finding(
+                rule.name,
+                Severity.UNKNOWN,
+                Support.POSSIBLE,
+                "not known",
+                f"the rule {rule.name!r} could not read the evidence: {type(error).__name__}: {error}",
+                todo=("keep a bundle (--bundle) and report it; the other findings stand",),
+            )
+        ]

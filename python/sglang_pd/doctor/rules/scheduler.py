@@ -179,6 +179,7 @@ def _stack_of(process: Process | None) -> list[str]:
     if process is None or not process.stack:
         return []
     lines = [line.strip() for line in process.stack.splitlines()]
-    start = next((index for index, line in enumerate(lines) if "MainThread" in line), None)
+    main = (f"Thread {process.pid} ", f"Thread 0x{process.pid:x} ")
+    start = next((index for index, line in enumerate(lines) if line.startswith(main) or "MainThread" in line), None)
     frames = lines[start + 1 : start + 3] if start is not None else []
     return [f"its main thread is in {' < '.join(frames)}"] if frames else []

@@ -72,6 +72,7 @@ def _between(case: Case, prefill: View, decode: View) -> Finding | None:
             *evidence,
             *broken,
             *told,
+            *_lanes(prefill, decode),
             *[one for one in idle if one],
         ),
         tuple(against),
@@ -141,6 +142,21 @@ def _connection(prefill: View, decode: View) -> list[str]:
             if peer.get("absent"):
                 found.append(f"the control connection to {peer['address']} is broken")
     return found
+
+
+def _lanes(prefill: View, decode: View) -> Iterator[str]:
+    """What prefill has on its way to that decode."""
+    addresses = {rank.status.get("address") for rank in decode.ranks} - {None}
+    for rank in prefill.ranks:
+        for lane in rank.status.get("lanes") or []:
+            if addresses and not addresses & set(lane.get("addresses") or []):
+                continue
+            writes = (lane.get("in_flight") or {}).get("writes") or 0
+            queued = (lane.get("queued") or {}).get("chunks") or 0
+            if writes or queued:
+                arrived = lane.get("arrived_seconds")
+                last = "none has arrived" if arrived is None else f"the last arrived {seconds(arrived)} ago"
+                yield f"{counted(writes, 'write')} in flight and {counted(queued, 'chunk')} queued there; {last}"
 
 
 def cores(view: View) -> float:

@@ -6,11 +6,13 @@ import asyncio
 import json
 import time
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout, web
 from sglang.srt.disaggregation.nixl.conn import NixlKVBootstrapServer
 
 from sglang.srt.disaggregation.reliable import incarnation
+from sglang.srt.disaggregation.reliable.configuration import Configuration
 from sglang_pd import ready
 from sglang_pd.asking import ask_ranks
 
@@ -18,6 +20,13 @@ from sglang_pd.asking import ask_ranks
 HEADER = "X-SGLang-PD-Incarnation"
 # How long a rank may take to answer, and how long its answer counts, in seconds.
 ASK_S, KEEP_S = 1.0, 0.5
+# What a rank of ours tells the server, and the server in turn whoever asks for the rank, besides upstream's fields.
+INCARNATION, CONFIGURATION = "incarnation", "configuration"
+
+
+def row(incarnation: str, configuration: Configuration) -> dict[str, Any]:
+    """What a rank adds to its registration."""
+    return {INCARNATION: incarnation, CONFIGURATION: configuration}
 
 
 class ReliableBootstrapServer(NixlKVBootstrapServer):
@@ -25,7 +34,8 @@ class ReliableBootstrapServer(NixlKVBootstrapServer):
     while a scheduler rank is gone, or answers nothing: a healthy HTTP process does not hide it."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._incarnations: dict[tuple[str, int], str] = {}
+        # What each rank told of itself, by where it listens.
+        self._told: dict[tuple[str, int], dict[str, Any]] = {}
         self._problems: tuple[float, list[str]] = (-KEEP_S, [])
         self._asking = asyncio.Lock()
         super().__init__(host, port)
@@ -37,8 +47,9 @@ class ReliableBootstrapServer(NixlKVBootstrapServer):
     async def _handle_route_put(self, request: web.Request) -> web.Response:
         answer: web.Response = await super()._handle_route_put(request)
         registered = await request.json()
-        if answer.status == HTTPStatus.OK and incarnation.is_one(text := str(registered.get("incarnation"))):
-            self._incarnations[registered["rank_ip"], int(registered["rank_port"])] = text
+        if answer.status == HTTPStatus.OK and incarnation.is_one(str(registered.get(INCARNATION))):
+            told = {field: registered.get(field) for field in (INCARNATION, CONFIGURATION)}
+            self._told[registered["rank_ip"], int(registered["rank_port"])] = told
         return answer
 
     async def _handle_route_get(self, request: web.Request) -> web.Response:
@@ -47,9 +58,9 @@ class ReliableBootstrapServer(NixlKVBootstrapServer):
         answer: web.Response = await super()._handle_route_get(request)
         if answer.status != HTTPStatus.OK:
             return answer
-        told = json.loads(answer.text or "{}")
-        of = self._incarnations.get((told.get("rank_ip"), told.get("rank_port")))
-        return answer if of is None else web.json_response({**told, "incarnation": of})
+        where = json.loads(answer.text or "{}")
+        told = self._told.get((where.get("rank_ip"), where.get("rank_port")))
+        return answer if told is None else web.json_response({**where, **told})
 
     async def _handle_health_check(self, request: web.Request) -> web.Response:
         if problems := await self._ranks_missing():

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import requests
 
-from sglang.srt.disaggregation.reliable import heartbeats, wire
-from sglang.srt.disaggregation.reliable.bootstrap_server import HEADER
+from sglang.srt.disaggregation.reliable import configuration, heartbeats, stamps, wire
+from sglang.srt.disaggregation.reliable.bootstrap_server import CONFIGURATION, HEADER
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.outbox import Outbox, endpoint
 from sglang.srt.disaggregation.reliable.questions import Questions
@@ -51,6 +51,8 @@ class Bootstrapping:
     connection_pool: dict[str, Any]
     connection_lock: Any
     watch: Any
+    is_mla_backend: bool
+    build_receiver_registration_message: Callable[[], list[bytes]]
     local_ip: str
     rank_port: int
     outbox: Outbox
@@ -74,8 +76,24 @@ class Bootstrapping:
             return False
         self.met(address, of)
         self._servers[address] = of
+        if of is not None:
+            self._compare(address)
         known: bool = super().try_ensure_parallel_info(address)  # type: ignore[misc]
         return known
+
+    def _compare(self, address: str) -> None:
+        """Raises ``RuntimeError``, as upstream does, with every field that differs; upstream names the first."""
+        try:
+            theirs = locate(address, Rank(0, 0, 0, 0)).get(CONFIGURATION)
+        except BootstrapError as error:
+            # Upstream asks next, and says what is wrong.
+            logger.debug("the configuration of prefill %s is not known: %s", address, error)
+            return
+        if theirs is None:
+            return
+        found = configuration.differences(theirs, configuration.of(self), not self.is_mla_backend)
+        if found:
+            raise RuntimeError(f"prefill {address} and this decode are configured differently: {'; '.join(found)}")
 
     def met(self, address: str, server: str | None) -> None:
         """The bootstrap server at ``address`` answered. Where it is another than the one that was known there, all that
@@ -141,6 +159,9 @@ class Bootstrapping:
             return
         address, ipv6 = endpoint(found.result()["rank_ip"], int(found.result()["rank_port"]))
         sender = wire.Address(self.local_ip, self.rank_port)
+        # It refuses this, and names in its own log what differs.
+        registration = [*self.build_receiver_registration_message(), configuration.frame(configuration.of(self))]
+        self.outbox.send(address, [*registration, stamps.stamp(to=None)], ipv6)
         for room in rooms:
             abort = wire.Abort(room, sender, 0, Reason.PEER_INCOMPATIBLE)
             self.outbox.send(address, abort.frames(), ipv6)

@@ -11,7 +11,7 @@ from sglang.srt.disaggregation.common.utils import TransferKVChunk
 from sglang.srt.disaggregation.nixl.conn import NixlKVManager
 from sglang.srt.runtime_context import get_observability
 
-from sglang.srt.disaggregation.reliable import incarnation, wire
+from sglang.srt.disaggregation.reliable import bootstrap_server, configuration, incarnation, wire
 from sglang.srt.disaggregation.reliable.accounts import Accounted
 from sglang.srt.disaggregation.reliable.bootstrapping import Bootstrapping
 from sglang.srt.disaggregation.reliable.control import MessageCounters, Result, Supervisor, worth_a_line
@@ -88,7 +88,9 @@ class ReliableKVManager(Bootstrapping, Holding, Accounted, NixlKVManager):
         self.control.start("heartbeats", lambda: beat_for_ever(self))
 
     def _register_topology_row(self, url: str, payload: dict[str, Any]) -> None:
-        super()._register_topology_row(url, {**payload, "incarnation": incarnation.mine()})
+        super()._register_topology_row(
+            url, {**payload, **bootstrap_server.row(incarnation.mine(), configuration.of(self))}
+        )
 
     def _start_control(self, control: Control) -> None:
         self._role_control = control

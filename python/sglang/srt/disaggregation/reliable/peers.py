@@ -11,7 +11,7 @@ from typing import Any
 
 from sglang.srt.disaggregation.nixl.conn import KVArgsRegisterInfo
 
-from sglang.srt.disaggregation.reliable import stamps, wire
+from sglang.srt.disaggregation.reliable import configuration, stamps, wire
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.layout import page_differences
 from sglang.srt.disaggregation.reliable.outbox import endpoint
@@ -53,7 +53,7 @@ class Peers:
             # First: a loss that was found before this is not that of the process which registers.
             manager.outbox.connect(address, ipv6)
             info = KVArgsRegisterInfo.from_zmq(frames[1:])
-            self._check(info)
+            self._check(info, configuration.find(frames))
             manager._add_remote_peer(info)
         except Exception as error:
             # NIXL's and upstream's errors have no common base. Whatever it is, it is this peer's alone.
@@ -120,8 +120,13 @@ class Peers:
             if known is not None and not self.at(known.address):
                 self._stamps.pop(known.address, None)
 
-    def _check(self, info: KVArgsRegisterInfo) -> None:
+    def _check(self, info: KVArgsRegisterInfo, theirs: configuration.Configuration | None) -> None:
         manager = self._manager
+        if theirs is not None:
+            found = configuration.differences(configuration.of(manager), theirs, not manager.is_mla_backend)
+            if found:
+                raise IncompatibleError("; ".join(found))
+            return
         same_heads = info.decode_tp_size == manager.attn_tp_size or manager.is_mla_backend
         if not same_heads or manager.requires_dcp_relayout(info.dst_dcp_size, info.dst_dcp_rank):
             return

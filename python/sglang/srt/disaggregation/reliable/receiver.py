@@ -16,7 +16,7 @@ import zmq
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.nixl.conn import NixlKVReceiver
 
-from sglang.srt.disaggregation.reliable import stamps, verification, wire
+from sglang.srt.disaggregation.reliable import configuration, stamps, verification, wire
 from sglang.srt.disaggregation.reliable.answers import wanted_end
 from sglang.srt.disaggregation.reliable.bootstrapping import BootstrapError, Rank
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
@@ -273,6 +273,8 @@ class _Mailbox:
             # A stock prefill would take one more frame of an abort for something else.
             return frames
         receiver = self._receiver
+        if frames[:2] == [wire.GUARD, b"None"]:
+            frames = [*frames, configuration.frame(configuration.of(receiver.kv_mgr))]
         return [*frames, stamps.stamp(self._info.get("incarnation"), receiver.serial, receiver.reminders.attempt)]
 
 

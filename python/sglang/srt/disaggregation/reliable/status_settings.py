@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from sglang_pd import environ
@@ -20,18 +19,16 @@ def settings(server_args: Any) -> dict[str, Any]:
 
 
 def flags(server_args: Any) -> dict[str, Any]:
-    """By the name of the argument, dashes as underscores. ``server_args``: upstream's ``ServerArgs``."""
+    """By the name of the argument, dashes as underscores. ``server_args``: upstream's ``ServerArgs``, None for none."""
     from sglang.srt.arg_groups.model_override_base import resolved_view
 
-    if not dataclasses.is_dataclass(server_args):
+    names = getattr(server_args, "__struct_fields__", ())
+    if not names:
         return {}
-    view, found = resolved_view(server_args), {}
-    for field in dataclasses.fields(server_args):
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        value = getattr(view, field.name, default)
-        if value != default and not field.name.startswith("_"):
-            found[field.name] = _plain(value)
-    return found
+    # The model has no default.
+    view, default = resolved_view(server_args), type(server_args)(model_path=None)
+    values = {name: getattr(view, name) for name in names if not name.startswith("_")}
+    return {name: _plain(value) for name, value in values.items() if value != getattr(default, name)}
 
 
 def transport(manager: Any) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ The scheduler's loop is a group of its own: where it does not come round, nothin
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class Departures:
 
 def departures(room: RoomRecord) -> Iterable[tuple[Group, float]]:
     """The groups that a room has left behind for a later phase, and when."""
-    for (phase, _), (_, left) in zip(room.timeline, room.timeline[1:], strict=False):
+    for (phase, _), (_, left) in itertools.pairwise(room.timeline):
         yield group_of(room.role, phase, room.peer), left
 
 

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sglang.srt.disaggregation.reliable.watchdog_cause import Rank
@@ -48,6 +49,14 @@ def ask(rank: Announced) -> Rank:
     if said is None:
         return Rank(rank.name, problem=problem)
     return Rank(rank.name, said["loop_age_seconds"], Place(said["place"]), said["frame"])
+
+
+def ask_all(ranks: Collection[Announced]) -> list[Rank]:
+    """All at once: those that do not answer cost :data:`TIMEOUT_S` together."""
+    if not ranks:
+        return []
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(ask, ranks))
 
 
 def has_told(rank: Announced) -> bool:

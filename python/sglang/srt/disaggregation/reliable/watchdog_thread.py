@@ -227,7 +227,7 @@ class _Gathering:
     @property
     def others(self) -> list[Rank]:
         if self._others is None:
-            self._others = [watchdog_ranks.ask(rank) for rank in self.announced]
+            self._others = watchdog_ranks.ask_all(self.announced)
         return self._others
 
     def routes(self, threads: Callable[[], dict[str, ThreadState]]) -> dict[str, Any]:

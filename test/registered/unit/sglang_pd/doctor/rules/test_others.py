@@ -21,6 +21,7 @@ from harness.evidence import (
     status,
     stock,
 )  # fmt: skip
+from sglang_pd.doctor import report
 from sglang_pd.doctor.case import Case
 from sglang_pd.doctor.evidence import Server
 from sglang_pd.doctor.finding import Severity, Support
@@ -233,3 +234,24 @@ def test_rules_have_names_of_their_own():
 
 def test_no_rule_stumbles_over_nothing():
     assert judge(Case(snapshot(Server("x", None, "http://x:1"), Server("gateway", "gateway", None))))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None, 3, [], "text", {"ranks": 3}, {"ranks": [3]}, {"ranks": [{"rank": "tp0", "said": []}]},
+        {"ranks": [{"rank": "tp0", "pid": 1, "said": {"rooms": [3, {"room": "x"}], "peers": [], "speaks": True}}]},
+        {"ranks": [{"rank": "tp0", "pid": 1, "said": {"threads": [], "peers": 7, "lanes": 4, "stalls": []}}]},
+        {"loads": 3}, {"workers": [None]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_answers_of_something_else_stop_no_other_rule(body):
+    """Whatever a port answers that is not a server of ours, there is a report."""
+    whole = server("prefill", rooms=[room(1, "transferring", 60.0, peer=DECODE)])
+    odd = replace(whole, replies={path: replace(reply, body=body) for path, reply in whole.replies.items()})
+    every = case(odd, silent("decode"), replace(gateway(), replies=odd.replies))
+    findings = judge(every)
+    assert findings[0].rule == "unreachable"
+    assert report.text(every, findings)
+    assert report.to_data(every, findings)

@@ -21,6 +21,7 @@ REGISTERED = {
     "attn_tp_size": 1, "attn_tp_rank": 0, "attn_cp_size": 1, "attn_cp_rank": 0, "attn_dp_size": 1, "attn_dp_rank": 0,
     "pp_size": 1, "pp_rank": 0, "system_dp_size": 1, "system_dp_rank": 0, "rank_ip": "127.0.0.1", "rank_port": 4711,
     "page_size": 4, "kv_cache_dtype": "auto", "incarnation": RANK,
+    "configuration": {"page_size": 4},
 }  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def test_a_rank_is_told_with_its_incarnation_and_that_of_the_server(address: str
     register(address)
     found = locate(address, Rank(0, 0, 0, 0))
     assert (found["incarnation"], found[SERVER]) == (RANK, incarnation.mine())
+    assert found["configuration"] == {"page_size": 4}
     assert heartbeats.ask(address) == incarnation.mine()
 
 

@@ -27,6 +27,7 @@ class Upstream:
 
     def __init__(self, answers=()):
         self.prefill_info_table, self.connection_pool = {}, {}
+        self.is_mla_backend = False
         self.connection_lock, self.watch = threading.Lock(), SimpleNamespace(ends={})
         self.answers, self.queried, self.asked = dict(answers), [], 0
 
@@ -232,6 +233,19 @@ def test_the_layout_that_is_asked_for_after_a_replacement_is_the_new_ones(server
     assert manager.ask_layout(ADDRESS).result(20)
     manager.met(ADDRESS, "new")
     assert ADDRESS in manager.prefill_info_table
+
+
+def test_a_prefill_that_is_configured_differently_is_refused_with_every_field(servers, monkeypatch):
+    servers[ADDRESS] = "old"
+    mine = {"page_size": 16, "kv_cache_dtype": "auto"}
+    theirs = {"page_size": 32, "kv_cache_dtype": "fp8"}
+    monkeypatch.setattr(bootstrapping.configuration, "of", lambda manager: mine)
+    monkeypatch.setattr(bootstrapping, "locate", lambda address, rank: {"configuration": theirs})
+    manager = Manager({ADDRESS: layout()})
+    error = manager.ask_layout(ADDRESS).exception(20)
+    assert isinstance(error, RuntimeError)
+    assert "page_size: prefill 32, decode 16; kv_cache_dtype: prefill fp8, decode auto" in str(error)
+    assert ADDRESS not in manager.prefill_info_table
 
 
 @pytest.mark.parametrize(("status", "reason"), [(404, Reason.BOOTSTRAP_REJECTED), (None, Reason.BOOTSTRAP_UNREACHABLE)])

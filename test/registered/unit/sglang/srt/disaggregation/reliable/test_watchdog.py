@@ -1,5 +1,6 @@
 """What counts as a standstill, and when it is told; with a clock of its own."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +27,7 @@ class World:
         self.ledger = Ledger(role, clock=lambda: self.now)
         self.departures = Departures()
         self.ledger.on_end.add(self.departures.ended)
-        limits = {phase: SOFT for phase in PHASES[role]} | {LOOP: SOFT}
+        limits = dict.fromkeys(PHASES[role], SOFT) | {LOOP: SOFT}
         self.stalls = Stalls(limits, **{"spacing_s": 0.0, **bounds})
         self.cause = cause
         self.asked = []
@@ -316,4 +317,4 @@ def test_it_is_never_told_twice_without_movement_in_between(steps):
             world.ledger.end(oldest.room, Outcome.FAILED, Reason.PEER_LOST)
         told += ["moved"] if moved else []
         told += ["told" for _ in world.look()]
-    assert all((one, other) != ("told", "told") for one, other in zip(told, told[1:], strict=False))
+    assert all((one, other) != ("told", "told") for one, other in itertools.pairwise(told))
