@@ -23,11 +23,15 @@ LONG = 2000
 MANY = 4
 WRITE_TIMEOUT_S = 3
 DEADLINE_S = 20
+DRAIN_S = 8
+# More tokens than a decode makes in a minute.
+ENDLESS = 30_000
 ENV = {
     **TCP,
     "SGLANG_PD_TRANSFER_TIMEOUT": str(WRITE_TIMEOUT_S),
     "SGLANG_PD_PREFILL_BOOTSTRAPPING_TIMEOUT": str(DEADLINE_S),
     "SGLANG_PD_DECODE_WAITING_TIMEOUT": str(DEADLINE_S),
+    "SGLANG_PD_DRAIN_TIMEOUT": str(DRAIN_S),
 }
 dice = random.Random(5)
 OTHER_PAGES = ("--page-size", "16")
@@ -283,6 +287,33 @@ def test_a_decode_dies_and_comes_back_in_another_shape_and_then_as_it_was(fleet,
     assert "peer_incompatible: " in answers["decode"].text
     assert answered(fleet, SHORT, other) == right
     fleet.replace(dying, as_it_was)
+
+
+def test_a_decode_that_is_told_to_end_hands_back_what_it_cannot_finish(fleet, pool, right):
+    leaving = fleet.decode_servers[1]
+    # Three seconds' worth, and far more than the time that is left.
+    short = pool.submit(fleet.both, generation(SHORT, 100), decode=leaving)
+    endless = generation(SHORT, ENDLESS) | fleet.room()
+    long = {
+        role: pool.submit(ask, f"{server.url}/generate", endless)
+        for role, server in (("prefill", fleet.prefill), ("decode", leaving))
+    }
+    stream = pool.submit(ask, f"{leaving.url}/generate", generation(SHORT, ENDLESS, stream=True) | fleet.room())
+    assert long["prefill"].result().status == 200
+    told_at = time.monotonic()
+    leaving.processes[0].terminate()
+    while leaving.ready()[0] == 200:
+        assert time.monotonic() - told_at < 1
+    assert answered(fleet, SHORT, leaving) == right, "it serves on, so that the gateway has time to see"
+    assert short.result()["decode"].status == 200
+    answer = long["decode"].result()
+    assert (answer.status, "server_leaving: " in answer.text) == (503, True), answer
+    assert DRAIN_S - 1 < answer.at - told_at < DRAIN_S + 2
+    assert "server_leaving: " in stream.result().text
+    while leaving.processes:
+        assert time.monotonic() - told_at < DRAIN_S + 8
+        time.sleep(0.1)
+    fleet.replace(leaving)
 
 
 def test_every_failure_above_is_in_log_and_counter_once(scraped):
