@@ -177,8 +177,8 @@ class Envs:
     )
     SGLANG_PD_MIB_IN_FLIGHT = EnvCount(
         32,
-        "MiB of KV that prefill has in flight to one decode; a larger chunk goes alone. A network of 400 Gbit/s and "
-        "100 us holds 5 MiB; several writes of 8 MiB keep it busy while one is seen to be done.",
+        "MiB of KV that prefill has in flight to one decode, where that is more than two writes. A network of 400 "
+        "Gbit/s and 100 us holds 5 MiB; several writes of 8 MiB keep it busy while one is seen to be done.",
     )
     SGLANG_PD_MIB_PER_WRITE = EnvCount(
         8,
@@ -253,9 +253,9 @@ class Envs:
     )
     SGLANG_PD_STALL_SECONDS = EnvSeconds(
         30.0,
-        "Seconds without any movement after which the watchdog reports that rooms are stuck (docs/stalls.md); half the "
-        "phase's deadline where that is less, and of a transfer half of `SGLANG_PD_TRANSFER_TIMEOUT` at most. A tenth of "
-        "the usual deadline, so that the report is there long before a request fails; longer than any batch takes.",
+        "Seconds without any movement after which the watchdog reports that rooms are stuck (docs/stalls.md); half "
+        "the phase's deadline where that is less, and of a transfer half of `SGLANG_PD_TRANSFER_TIMEOUT` at most. A "
+        "tenth of the usual deadline, so that the report is there long before a request fails; longer than a batch.",
     )
     SGLANG_PD_STALL_DIR = EnvFolder("Where the watchdog puts its reports.", "stalls in SGLANG_PD_HOME")
     SGLANG_PD_STALL_FILES = EnvCount(50, "Reports kept in that folder, the last ones, of all servers that write there.")

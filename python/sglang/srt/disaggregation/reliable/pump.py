@@ -141,10 +141,10 @@ class Pump:
     # Posting.
 
     def _post(self, now: float) -> int:
-        posted = 0
+        posted, flying = 0, len(self._flying)
         in_flight = sum(write.bytes for write in self._flying)
         while self._queued and now >= self._retry_at:
-            count = how_many(self._queued, in_flight, self._limits)
+            count = how_many(self._queued, flying + posted, in_flight, self._limits)
             if count == 0:
                 break
             sends = self._live([self._queued.popleft() for _ in range(count)])
