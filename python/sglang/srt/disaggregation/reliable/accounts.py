@@ -16,7 +16,7 @@ from sglang.srt.disaggregation.reliable.failure import Failure
 from sglang.srt.disaggregation.reliable.ledger import Ledger
 from sglang.srt.disaggregation.reliable.phases import PHASES, DecodePhase, Phase, PrefillPhase, Role
 from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
-from sglang.srt.disaggregation.reliable.report import deserves_warning, warning_line
+from sglang.srt.disaggregation.reliable.report import MARK, deserves_warning, warning_line
 from sglang.srt.disaggregation.reliable.room import EndedRoom
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,7 @@ class Accounts:
     def __init__(self, role: Role, speaks: bool = True):
         self.ledger = Ledger(role)
         self.speaks = speaks
-        if speaks:
-            self.ledger.on_end.add(_warn)
+        self.ledger.on_end.add(_warn if speaks else _mention)
 
     def opened(self, room: int, peer: str | None = None) -> None:
         self.ledger.start(room, peer=peer)
@@ -95,6 +94,14 @@ class Accounts:
 def _warn(record: EndedRoom) -> None:
     if deserves_warning(record):
         logger.warning("%s", warning_line(record))
+
+
+def _mention(record: EndedRoom) -> None:
+    """A rank that does not speak for its server may be the only one to know why: the others end the room as another
+    rank's failure. Not a warning, since the room has its line there, and in other words than that one."""
+    if deserves_warning(record) and record.reason is not Reason.OTHER_RANK_FAILED:
+        line = warning_line(record).removeprefix(MARK)
+        logger.info("this rank failed a room, which the first rank counts: %s", line)
 
 
 class Accounted:
