@@ -42,13 +42,13 @@ def get(url: str, timeout: float = 5.0) -> tuple[int | None, str]:
 
 @dataclass
 class Deployment:
-    """``home``: where the cluster keeps its state; ``gateway_args``: flags for its gateway. ``events``: what happened,
-    with seconds since :meth:`begin`."""
+    """``home``: where the cluster keeps its state; ``up_flags``: more flags of `sglang-pd up`. ``events``: what
+    happened, with seconds since :meth:`begin`."""
 
     home: Path
     model: Path
     env: Mapping[str, str]
-    gateway_args: str = ""
+    up_flags: tuple[str, ...] = ()
     prefills: int = 2
     decodes: int = 2
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -58,8 +58,7 @@ class Deployment:
         self.folder = ClusterDir(self.home / "clusters" / "restarts")
         counts = ("--prefill", str(self.prefills), "--decode", str(self.decodes))
         try:
-            gateway = (f"--gateway-args={self.gateway_args}",)
-            self._command("up", "--detach", "--model", str(self.model), *counts, *gateway, "--", *FLAGS)
+            self._command("up", "--detach", "--model", str(self.model), *counts, *self.up_flags, "--", *FLAGS)
             plan = self.folder.load_plan()
             assert plan is not None
             self.plan: Plan = plan

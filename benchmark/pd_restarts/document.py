@@ -20,9 +20,12 @@ INTRO = """# Restarts
 Generated from [benchmark/pd_restarts](../benchmark/pd_restarts/README.md)'s raw result by its `document.py`.
 
 Two prefills, two decodes and the gateway of `sglang-pd up`, a tiny model, {sessions} agentic sessions at a time, of
-{rounds} rounds with growing prefixes, not streamed{streamed}. {machine}. Each scenario and each side ("upstream" is
+{rounds} rounds with growing prefixes, not streamed{streamed}. Each scenario and each side ("upstream" is
 `SGLANG_PD_RELIABLE=0`, behind the same gateway) had a cluster of its own: first the sessions ran undisturbed, then
 again and again while the scenario happened.
+
+{machine}.
+Other work ran on it meanwhile: the counts are what this page is about, the seconds vary.
 
 - **failed**: requests that a client saw fail. **stuck**: no answer within {patience:g} s. **slow**: answered later
   than the slowest undisturbed request + 10 s. **unequal**: other token ids than undisturbed.
@@ -111,8 +114,20 @@ def joined(results: Results) -> str:
     for _, side, of in _rows(results):
         for answer in of.get("joined", [])[:1]:
             decode = answer["decode"]
-            parts.append(f"- {side}: decode answers {decode['status']} after {decode['seconds']} s: `{decode['said']}`")
+            parts.append(
+                f"- {side}: decode answers {decode['status']} after {decode['seconds']} s: `{_sentence(decode)}`"
+            )
     return "## A decode with other pages joins\n\n" + "\n".join(parts) if parts else ""
+
+
+def _sentence(answer: Mapping[str, Any]) -> str:
+    """What an error says in the end, without what upstream puts around it."""
+    try:
+        said = json.loads(answer["said"])["message"]
+    except (ValueError, KeyError, TypeError):
+        said = answer["said"]
+    mark = f"{answer['reason']}: "
+    return mark + said.rpartition(mark)[2] if answer["reason"] else said
 
 
 def held(results: Results) -> str:
@@ -136,7 +151,7 @@ def references(results: Results) -> str:
 def _rows(results: Results) -> list[tuple[str, str, Mapping[str, Any]]]:
     """(title, side, result), a scenario's sides together."""
     return [
-        (scenario["title"], side, scenario["systems"][side])
+        (scenario["systems"][side]["title"], side, scenario["systems"][side])
         for scenario in results["scenarios"].values()
         for side in SYSTEMS
         if side in scenario["systems"]

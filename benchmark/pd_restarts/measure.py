@@ -17,7 +17,8 @@ from pd_restarts.resources import growth
 from pd_restarts.scenarios import LEAD_S, TAIL_S, Scenario
 
 SYSTEMS: Mapping[str, Mapping[str, str]] = {"ours": {}, "upstream": {"SGLANG_PD_RELIABLE": "0"}}
-WARM_UPS = 16
+WARM_UPS = 8
+AFTERWARDS = 8
 
 
 def measure(
@@ -28,7 +29,7 @@ def measure(
     Raises ``RuntimeError`` where the cluster does not start, ``ValueError`` where it fails undisturbed.
     """
     env = {**SYSTEMS[system], **scenario.env}
-    with Deployment(home, model, env, gateway_args) as site:
+    with Deployment(home, model, env, (*scenario.up_flags, f"--gateway-args={gateway_args}")) as site:
         load = Load(site.gateway, site.plan.served_model_name, shape)
         load.once(range(shape.pool, shape.pool + WARM_UPS))
         undisturbed = load.once(range(shape.pool))
@@ -78,7 +79,7 @@ def measure(
 
 def afterwards(load: Load, expected: Mapping[Key, tuple[int, ...]], normal: float) -> Summary:
     """Requests once nothing is done any more."""
-    return records.summarize(load.once(range(min(WARM_UPS, load.shape.pool))), expected, normal)
+    return records.summarize(load.once(range(min(AFTERWARDS, load.shape.pool))), expected, normal)
 
 
 def told(summary: Summary) -> str:

@@ -12,6 +12,8 @@ from pd_restarts.steps import Hang, InTurn, KillScheduler, Measured, Pause, Rest
 LONG_HEARTBEAT = {"SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "300"}
 # Other pages of other numbers, which a decode may well have after a change of its flags.
 OTHER_PAGES = ("--page-size", "16", "--kv-cache-dtype", "bfloat16")
+HUNG_AFTER_S = 5.0
+WATCHED = ("--hung-after", f"{HUNG_AFTER_S:g}")
 LEAD_S = 3.0
 TAIL_S = 8.0
 
@@ -29,12 +31,13 @@ class Sizes:
 @dataclass(frozen=True)
 class Scenario:
     """``title``: a line of the table. ``steps`` are run one after the other while the load goes on, ``LEAD_S`` after
-    its beginning; ``env`` is that of every process."""
+    its beginning; ``env`` is that of every process, ``up_flags`` are more flags of `sglang-pd up`."""
 
     name: str
     title: str
     steps: tuple[Step, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    up_flags: tuple[str, ...] = ()
 
 
 def scenarios(sizes: Sizes) -> dict[str, Scenario]:
@@ -46,6 +49,15 @@ def scenarios(sizes: Sizes) -> dict[str, Scenario]:
         Scenario("undisturbed", "nothing, once more", (Pause(20.0),)),
         Scenario("hang-decode", f"one decode hangs for {hang}", (Hang("decode", sizes.hang),)),
         Scenario("hang-prefill", f"one prefill hangs for {hang}", (Hang("prefill", sizes.hang),)),
+        *(
+            Scenario(
+                f"hang-{role}-watched",
+                f"one {role} hangs; up --hung-after {HUNG_AFTER_S:g} kills it",
+                (Hang(role, sizes.hang),),
+                up_flags=WATCHED,
+            )
+            for role in ("decode", "prefill")
+        ),
         Scenario("kill-decode", "kill -9 and restart of one decode", (Restart(("decode",)),)),
         Scenario("kill-prefill", "kill -9 and restart of one prefill", (Restart(("prefill",)),)),
         Scenario("kill-pair", "kill -9 and restart of a prefill and a decode", (Restart(pair),)),

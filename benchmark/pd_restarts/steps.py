@@ -13,7 +13,7 @@ from pd_restarts import resources
 from pd_restarts.deployment import Deployment
 from pd_restarts.resources import scheduler_of
 from sglang_pd.cluster.procfs import Identity, alive, members, send, table
-from sglang_pd.cluster.restart import end, wait_ready
+from sglang_pd.cluster.restart import drained_s, end, wait_ready, wait_served
 
 READY_S = 120.0
 POLL_S = 0.05
@@ -50,12 +50,13 @@ class Restart:
         before = [site.process(name) for name in names]
         all_ = " and ".join(names)
         site.note(f"{'kill -9' if self.kill else 'SIGTERM'} {all_}")
-        end(site.folder, before, kill=self.kill, grace_s=site.plan.grace_s)
+        end(site.folder, before, kill=self.kill, grace_s=drained_s())
         for name in names:
             site.note_end(name)
         site.note(f"{all_} gone")
-        wait_ready(site.folder, before, time.monotonic() + READY_S)
+        after = wait_ready(site.folder, before, time.monotonic() + READY_S)
         site.note(f"{all_} ready again")
+        wait_served(site.folder, after, time.monotonic() + READY_S)
 
 
 def named(site: Deployment, who: str) -> str:
@@ -84,18 +85,24 @@ class Hang:
 
     def run(self, site: Deployment) -> None:
         name = named(site, self.who)
-        identity = site.process(name).identity
-        assert identity is not None
-        stopped = [one.identity for one in members(identity, table())]
+        before = site.process(name)
+        assert before.identity is not None
+        stopped = [one.identity for one in members(before.identity, table())]
         site.note(f"SIGSTOP {name}")
         try:
             signal_all(stopped, signal.SIGSTOP)
-            time.sleep(self.seconds)
+            until = time.monotonic() + self.seconds
+            while time.monotonic() < until and alive(before.identity):
+                time.sleep(POLL_S)
         finally:
             signal_all(stopped, signal.SIGCONT)
+        if alive(before.identity):
             site.note(f"SIGCONT {name}")
-        if not alive(identity):
-            site.note(f"{name} had been ended meanwhile")
+            return
+        site.note_end(name)
+        site.note(f"{name} was killed by its supervisor")
+        wait_ready(site.folder, [before], time.monotonic() + READY_S)
+        site.note(f"{name} ready again")
 
 
 @dataclass(frozen=True)

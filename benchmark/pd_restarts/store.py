@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pd_restarts.load import Shape
-from pd_restarts.scenarios import Scenario, Sizes
+from pd_restarts.scenarios import Scenario, Sizes, scenarios
 
 Results = dict[str, Any]
 
@@ -25,10 +25,12 @@ def load(path: Path | None) -> Results:
 
 
 def add(results: Results, scenario: Scenario, system: str, result: Results, shape: Shape, sizes: Sizes) -> None:
-    """Put ``result`` in the place of an earlier one of that scenario and system."""
+    """Put ``result`` in the place of an earlier one of that scenario and system; scenarios stay in their order."""
     entry = results["scenarios"].setdefault(scenario.name, {"systems": {}})
-    entry["title"] = scenario.title
-    entry["systems"][system] = {"about": about() | {"load": asdict(shape), "sizes": asdict(sizes)}, **result}
+    about_ = about() | {"load": asdict(shape), "sizes": asdict(sizes)}
+    entry["systems"][system] = {"title": scenario.title, "about": about_, **result}
+    order = list(scenarios(sizes))
+    results["scenarios"] = dict(sorted(results["scenarios"].items(), key=lambda one: order.index(one[0])))
 
 
 def save(results: Results, path: Path | None) -> None:

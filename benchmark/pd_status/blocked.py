@@ -14,6 +14,7 @@ import statistics
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ("test", "benchmark"))
@@ -58,29 +59,21 @@ def main() -> int:
     options = parser.parse_args()
     slowest = 0.0
     with Nursery() as nursery:
-        pair = Pair(nursery, **TCP)
+        pair = Pair(nursery, TCP, TCP)
         pair.transfer()
         room = pair.room()
         pair.open(room)
         pair.prefill.call("wait", room, [WAITING], 10.0)
         for how in options.how:
-            took: dict[str, list[float]] = {}
-
-            def one(role: RoleProcess, how: str = how, took: dict[str, list[float]] = took) -> None:
-                took[role.spec.mode] = watch(role, how, options.seconds)
-
-            threads = [threading.Thread(target=one, args=(role,)) for role in (pair.prefill, pair.decode)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            for mode, seconds in took.items():
+            roles = (pair.prefill, pair.decode)
+            with ThreadPoolExecutor(len(roles)) as pool:
+                watching = [pool.submit(watch, role, how, options.seconds) for role in roles]
+            for role, watched in zip(roles, watching, strict=True):
+                seconds = watched.result()
                 median, most = statistics.median(seconds), max(seconds)
                 slowest = max(slowest, most)
-                print(
-                    f"{mode}, {how} for {options.seconds:g} s: {len(seconds)} answers, median {median * 1e3:.1f} ms, "
-                    f"slowest {most * 1e3:.1f} ms"
-                )
+                took = f"median {median * 1e3:.1f} ms, slowest {most * 1e3:.1f} ms"
+                print(f"{role.spec.mode}, {how} for {options.seconds:g} s: {len(seconds)} answers, {took}")
         pair.close()
     return int(slowest > LIMIT_S)
 

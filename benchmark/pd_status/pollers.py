@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-REQUEST = b"GET /pd/status HTTP/1.1\r\nHost: localhost\r\nUser-Agent: pollers\r\nAccept: */*\r\n\r\n"
+REQUEST = b"GET /pd/status HTTP/1.1\r\nHost: localhost\r\nUser-Agent: pollers\r\nConnection: close\r\n\r\n"
 # Clients that one thread plays, one after the other: their turns are spread over the interval.
 PER_THREAD = 8
 TIMEOUT_S = 10.0

@@ -16,11 +16,12 @@ def build_parser() -> argparse.ArgumentParser:
     from sglang_pd.cluster import commands as cluster
     from sglang_pd.demo import commands as demo
     from sglang_pd.doctor import commands as doctor
+    from sglang_pd.top import commands as top
 
     parser = argparse.ArgumentParser(prog="sglang-pd", description=__doc__)
     parser.add_argument("--version", action="version", version=f"sglang-pd {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for part in (cluster, doctor, demo, check):
+    for part in (cluster, top, doctor, demo, check):
         part.add_parsers(commands)
     return parser
 

@@ -6,13 +6,16 @@ A rank answers on a thread of its own, whatever its scheduler does. One that doe
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
 from sglang_pd.asking import Heard, ask_ranks
+from sglang_pd.ration import Ration
 
 STATUS, ROOMS, PEERS = PATHS = "/pd/status", "/pd/rooms", "/pd/peers"
 # On a rank's own port only.
@@ -73,12 +76,36 @@ def _answerer(path: str, role: str) -> Any:
 
     from sglang.srt.disaggregation.reliable.query import BadQueryError
 
+    shared = Shared(lambda: ask(path, role, {}))
+
     async def answer(request: Request) -> Response:
         try:
-            body, code = await ask(path, role, given(path, role, request.url.query)), HTTPStatus.OK
+            parameters, code = given(path, role, request.url.query), HTTPStatus.OK
+            text = await shared.text() if path != ROOMS else json.dumps(await ask(path, role, parameters))
         except BadQueryError as error:
-            body, code = {"error": str(error)}, HTTPStatus.BAD_REQUEST
+            text, code = json.dumps({"error": str(error)}), HTTPStatus.BAD_REQUEST
         # Starlette's own encodes as UTF-8, which not every request id that a client thought of can be.
-        return Response(json.dumps(body), code, media_type="application/json")
+        return Response(text, code, media_type="application/json")
 
     return answer
+
+
+class Shared:
+    """An answer that many may ask for: made anew for each, but no more often than its ration allows; else what was made
+    last is given again, or what is being made is waited for. For one event loop."""
+
+    def __init__(self, make: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._make = make
+        self._ration = Ration()
+        self._last: asyncio.Future[str] | None = None
+
+    async def text(self) -> str:
+        last = self._last
+        # One that failed is made anew for whoever asks.
+        if last is not None and not (last.done() and last.exception()) and not self._ration.take(time.monotonic()):
+            return await asyncio.shield(last)
+        self._last = asyncio.ensure_future(self._made())
+        return await asyncio.shield(self._last)
+
+    async def _made(self) -> str:
+        return json.dumps(await self._make())

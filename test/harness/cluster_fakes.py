@@ -22,7 +22,13 @@ SERVER_LINES = (
 
 
 def plan(
-    name: str, *, server: str = "serve", decode: str | None = None, timeout_s: float = 30.0, grace_s: float = 3.0
+    name: str,
+    *,
+    server: str = "serve",
+    decode: str | None = None,
+    timeout_s: float = 30.0,
+    grace_s: float = 3.0,
+    hung_after_s: float | None = None,
 ) -> Plan:
     """One prefill server, one decode server and a gateway, all fake. ``server`` and ``decode`` are what they do."""
     picker = PortPicker()
@@ -33,9 +39,8 @@ def plan(
     gateway = picker.pick()
     urls = [one.url for one in servers]
     argv = (__file__, "gateway", str(gateway), *urls)
-    return Plan(
-        name, "/models/tiny", "tiny", (*servers, ProcessSpec("gateway", "gateway", argv, gateway)), timeout_s, grace_s
-    )
+    processes = (*servers, ProcessSpec("gateway", "gateway", argv, gateway))
+    return Plan(name, "/models/tiny", "tiny", processes, timeout_s, grace_s, hung_after_s)
 
 
 def serve(port: int, routes: dict[str, object]) -> None:
@@ -92,7 +97,8 @@ def server(what: str, port: int) -> None:
         print("FatalError: asked to die", flush=True)
         os._exit(4)
 
-    serve(port, {"/health": (lambda: (503, {})) if what == "never" else {}, "/die": die})
+    health = (lambda: (503, {})) if what == "never" else {}
+    serve(port, {"/health": health, "/pd/ready": health, "/die": die})
 
 
 if __name__ == "__main__":

@@ -90,11 +90,12 @@ def server(
     refused: Iterable[dict] = (),
     info: Mapping[str, Any] | None = None,
     loads: Mapping[str, Any] | None = None,
+    loads_later: Mapping[str, Any] | None = None,
     ready: Iterable[str] = (),
     **more: Any,
 ) -> Server:
     """One that answers. ``rooms``: it lists all of them; ``later``: the live ones at the second look, the same unless
-    given. ``ranks``: their statuses, by name. ``ready``: why it is not."""
+    given; ``loads_later``: what is another then. ``ranks``: their statuses, by name. ``ready``: why it is not."""
     rooms, reasons = list(rooms), list(ready)
     live = [one for one in rooms if one["state"] == "live"]
     said = ranks or {"tp0": status(role, rooms)}
@@ -103,18 +104,19 @@ def server(
     listing = {rank: {"rooms": live, "truncated": False} for rank in said}
     again = {rank: {"rooms": live if later is None else list(later), "truncated": False} for rank in said}
     settings = {"page_size": 1, "kv_cache_dtype": "auto", "disaggregation_bootstrap_port": 8998}
-    bodies = {
+    bodies: dict[str, Any] = {
         "/ready": "",
         STATUS: answer("status", said, problems),
         LIVE: answer("rooms", listing, problems),
         ENDED: answer("rooms", {rank: {"rooms": [one for one in rooms if one not in live]} for rank in said}, problems),
         PEERS: answer("peers", {rank: {"peers": list(peers), "refused": list(refused)} for rank in said}, problems),
         INFO: settings | dict(info or {}),
-        LOADS: {"loads": [{"num_running_reqs": 0, **(loads or {})}]},
+        LOADS: {"loads": [{"num_running_reqs": 0, "num_used_tokens": 0, **(loads or {})}]},
     }
     replies = {path: Reply(path, 200, 0.01, body) for path, body in bodies.items()}
     replies[READY] = Reply(READY, 503 if reasons else 200, 0.01, {"ready": not reasons, "reasons": reasons})
-    seconds = {LIVE: answer("rooms", again, problems), STATUS: bodies[STATUS], LOADS: bodies[LOADS]}
+    then = {"loads": [{**bodies[LOADS]["loads"][0], **(loads_later or {})}]}
+    seconds = {LIVE: answer("rooms", again, problems), STATUS: bodies[STATUS], LOADS: then}
     return Server(
         name=name or f"{role}-0",
         role=role,

@@ -33,6 +33,9 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     start.add_argument("--detach", action="store_true", help="return when it is ready and leave it running")
     start.add_argument("--ask", metavar="TEXT", help="ask this when it is ready, and show the answer")
     start.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="give up unless ready by then")
+    start.add_argument(
+        "--hung-after", type=float, metavar="S", help="kill and restart a server that answers nothing for so long"
+    )
     start.add_argument("--prefill-args", default="", metavar="FLAGS", help="flags for prefill servers, in quotes")
     start.add_argument("--decode-args", default="", metavar="FLAGS", help="flags for decode servers, in quotes")
     start.add_argument("--gateway-args", default="", metavar="FLAGS", help="flags for the gateway (smg launch --help)")
@@ -46,11 +49,13 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
         "restart",
         help="end a server of a running cluster and start it again",
         description="End processes of a running cluster and start them again, on the same ports and with the same "
-        "flags; everything else goes on. Returns when they are ready.",
+        "flags; everything else goes on. Returns when they are ready and the gateway sends them requests.",
     )
     again.add_argument("process", nargs="+", metavar="PROCESS", help="for example decode-0; see `sglang-pd status`")
     again.add_argument("--kill", action="store_true", help="kill -9 at once (default: SIGTERM first)")
-    again.add_argument("--grace", type=float, metavar="S", help="from SIGTERM to SIGKILL (default: as `down`)")
+    again.add_argument(
+        "--grace", type=float, metavar="S", help="from SIGTERM to SIGKILL (default: SGLANG_PD_DRAIN_TIMEOUT + 5)"
+    )
     again.add_argument("--timeout", type=float, default=600.0, metavar="S", help="give up unless ready by then")
     again.set_defaults(run=restart)
 
@@ -104,6 +109,7 @@ def _spec(args: argparse.Namespace) -> ClusterSpec:
         decode_args=split_flags("--decode-args", args.decode_args),
         gateway_args=split_flags("--gateway-args", args.gateway_args),
         startup_timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
         gateway_log=environ.upstream("RUST_LOG") or GATEWAY_LOG,
     )
     return spec.on_cards(gpus.visible())
@@ -144,13 +150,11 @@ def down(args: argparse.Namespace) -> int:
 
 def restart(args: argparse.Namespace) -> int:
     """Restart processes of a cluster and say how long it took. Raises ``UserError`` where one did not come back."""
-    from sglang_pd.cluster.plan import Plan
-    from sglang_pd.cluster.restart import restart
+    from sglang_pd.cluster.restart import drained_s, restart
     from sglang_pd.cluster.state import ClusterDir
 
     folder = ClusterDir.named(args.name)
-    plan = folder.load_plan()
-    grace_s = args.grace if args.grace is not None else (plan.grace_s if plan else Plan.grace_s)
+    grace_s = drained_s() if args.grace is None else args.grace
     names = list(dict.fromkeys(args.process))
     for one in restart(folder, names, kill=args.kill, grace_s=grace_s, timeout_s=args.timeout):
         print(f"restarted {one.name:<10} pid {one.pid}: ended in {one.end_s:.1f} s, ready after {one.ready_s:.1f} s")

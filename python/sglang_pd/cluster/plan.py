@@ -33,8 +33,10 @@ GATEWAY_HEALTH = (
     *("--health-check-endpoint", ready.PATH),
     *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "2", "--health-failure-threshold", "2"),
 )
-# The breaker counts the failure of a pair against both: a decode that died took the only prefill out for a minute.
-GATEWAY_BREAKER = ("--disable-circuit-breaker",)
+# The breaker counts the failure of a pair against both: a decode that died took the only prefill out for a minute. The
+# overload protection leaves out a server with 8 waiting requests as long as another one has fewer, also where that one
+# is gone: every request was refused, and not tried again, while one decode of two restarted.
+GATEWAY_BREAKER = ("--disable-circuit-breaker", "--disable-worker-overload-protection")
 # The tries of a request, some 16 s from the first to the last, outlast that; the pause between two is never long, so
 # that none waits long after there is a server again. The gateway does not look at Retry-After.
 GATEWAY_RETRY = (
@@ -81,7 +83,8 @@ class ProcessSpec:
 @dataclass(frozen=True)
 class Plan:
     """A whole cluster. ``startup_timeout_s``: how long all of it may take until it is ready; ``grace_s``: how long a
-    process may take to end after SIGTERM before it is killed.
+    process may take to end after SIGTERM before it is killed; ``hung_after_s``: how long a server may answer nothing
+    before it is killed and started again, None for ever.
 
     An idle server of upstream's notices SIGTERM within 5 s and then asks its schedulers to end.
     """
@@ -92,6 +95,7 @@ class Plan:
     processes: tuple[ProcessSpec, ...]
     startup_timeout_s: float = 1800.0
     grace_s: float = 10.0
+    hung_after_s: float | None = None
 
     @property
     def gateway(self) -> ProcessSpec:
@@ -139,6 +143,7 @@ class ClusterSpec:
     gateway_args: tuple[str, ...] = ()
     first_cards: tuple[int, ...] = ()
     startup_timeout_s: float = 1800.0
+    hung_after_s: float | None = None
     gateway_log: str = GATEWAY_LOG
 
     def __post_init__(self) -> None:
@@ -148,6 +153,8 @@ class ClusterSpec:
                 raise UserError(f"{flag} {count} is not possible; allowed: 1 to {MAX_SERVERS}")
         if self.startup_timeout_s <= 0:
             raise UserError(f"--timeout {self.startup_timeout_s:g} is not possible; allowed: more than 0 seconds")
+        if self.hung_after_s is not None and self.hung_after_s <= 0:
+            raise UserError(f"--hung-after {self.hung_after_s:g} is not possible; allowed: more than 0 seconds")
         for args in (self.server_args, self.prefill_args, self.decode_args):
             _check_server_args(args)
 
@@ -207,6 +214,7 @@ def build(spec: ClusterSpec, picker: PortPicker) -> Plan:
         served_model_name=spec.model.name,
         processes=(*servers, _gateway(spec, servers, port, picker.pick())),
         startup_timeout_s=spec.startup_timeout_s,
+        hung_after_s=spec.hung_after_s,
     )
 
 

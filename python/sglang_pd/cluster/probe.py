@@ -18,6 +18,11 @@ def health(port: int, timeout_s: float = TIMEOUT_S) -> int | None:
     return answer[0] if answer else None
 
 
+def answers(port: int, path: str, timeout_s: float) -> bool:
+    """Whether anything comes back, whatever its status."""
+    return _get(port, path, timeout_s) is not None
+
+
 def workers(port: int, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
     """The gateway's ``GET /workers``; None also where it answers something else than JSON with status 200."""
     answer = _get(port, "/workers", timeout_s)

@@ -10,14 +10,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sglang_pd.cluster.phases import ENDED, Phase
+from sglang_pd.cluster import probe
+from sglang_pd.cluster.phases import ENDED, Phase, registered
 from sglang_pd.cluster.procfs import Identity, members, send, table
 from sglang_pd.cluster.state import ClusterDir, ClusterState, ProcessState, is_stale
 from sglang_pd.cluster.stopping import stop_trees
 from sglang_pd.cluster.words import why_down
+from sglang_pd.environ import envs
 from sglang_pd.errors import UserError
 
 POLL_S = 0.1
+# From the end of the drain to the end of the process.
+EXIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class Restarted:
 def restart(
     folder: ClusterDir, names: Sequence[str], *, kill: bool, grace_s: float, timeout_s: float
 ) -> list[Restarted]:
-    """End ``names`` together, and wait until they are ready again.
+    """End ``names`` together, and wait until they are ready again and the gateway sends them requests: then the next
+    one may be restarted.
 
     SIGTERM, and SIGKILL to what is left after ``grace_s`` seconds; with ``kill`` SIGKILL to every process of them at
     once. Raises :class:`UserError`: exit code 2 for a cluster or a name that there is not, 1 where they were not ready
@@ -44,9 +49,15 @@ def restart(
     end(folder, before, kill=kill, grace_s=grace_s)
     ended = time.monotonic()
     after = wait_ready(folder, before, ended + timeout_s)
+    wait_served(folder, after, ended + timeout_s)
     return [
         Restarted(one.name, one.identity.pid if one.identity else 0, ended - start, one.ready_s or 0.0) for one in after
     ]
+
+
+def drained_s() -> float:
+    """Seconds from SIGTERM in which a server has drained and ended."""
+    return envs.SGLANG_PD_DRAIN_TIMEOUT.get() + EXIT_S
 
 
 def running(folder: ClusterDir) -> ClusterState:
@@ -112,4 +123,18 @@ def wait_ready(folder: ClusterDir, before: Sequence[ProcessState], deadline: flo
         if time.monotonic() > deadline:
             what = ", ".join(f"{one.name} ({one.phase.value}, log {one.log})" for one in late)
             raise UserError(f"not ready in time: {what}", exit_code=1)
+        time.sleep(POLL_S)
+
+
+def wait_served(folder: ClusterDir, servers: Sequence[ProcessState], deadline: float) -> None:
+    """Until the gateway sends requests to every one of ``servers``; raises :class:`UserError` (exit code 1)."""
+    urls = [one.url for one in servers if one.role != "gateway"]
+    while True:
+        answer = probe.workers(running(folder).gateway.port)
+        served = registered(answer, urls) if answer is not None else []
+        if len(served) == len(urls):
+            return
+        if time.monotonic() > deadline:
+            late = ", ".join(one.name for one in servers if one.url not in served)
+            raise UserError(f"ready, but the gateway does not send requests to: {late}", exit_code=1)
         time.sleep(POLL_S)

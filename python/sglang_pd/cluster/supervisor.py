@@ -10,12 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
+from sglang_pd import ready
 from sglang_pd.cluster import phases, probe
 from sglang_pd.cluster.launcher import Launcher
+from sglang_pd.cluster.liveness import ANSWER_S, Liveness
 from sglang_pd.cluster.logs import NewLines
 from sglang_pd.cluster.phases import ENDED, Phase
 from sglang_pd.cluster.plan import Plan, ProcessSpec
 from sglang_pd.cluster.procfs import Identity, identify
+from sglang_pd.cluster.restart import kill_trees
 from sglang_pd.cluster.state import ClusterDir, ClusterState, Failure, ProcessState
 from sglang_pd.cluster.stopping import ORPHAN_WAIT_S, stop_trees
 
@@ -41,6 +44,12 @@ class Supervisor:
         self._probes: list[threading.Thread] = []
         self._changed = True
         self._logs = {spec.name: NewLines(folder.log(spec.name)) for spec in plan.processes}
+        ports = {one.name: one.port for one in plan.servers}
+        self._liveness = (
+            Liveness(plan.hung_after_s, lambda name: probe.answers(ports[name], ready.PATH, ANSWER_S))
+            if plan.hung_after_s is not None
+            else None
+        )
         self.state = ClusterState(
             name=plan.name,
             model=plan.model,
@@ -145,12 +154,26 @@ class Supervisor:
             failure = self._look_for_ends()
             if failure:
                 return failure
-            ready = self.state.phase is Phase.READY
-            if not ready and time.monotonic() > deadline:
+            up = self.state.phase is Phase.READY
+            if not up and time.monotonic() > deadline:
                 return self._too_late()
+            self._end_hung()
             self._save()
-            self._wait(READY_TICK_S if ready else STARTING_TICK_S)
+            self._wait(READY_TICK_S if up else STARTING_TICK_S)
         return None
+
+    def _end_hung(self) -> None:
+        """Kill what stands still; that it ended is seen as any wanted end is."""
+        if self._liveness is None:
+            return
+        up = {one.name: one for one in self.state.processes if one.role != "gateway" and one.phase is Phase.READY}
+        for name in self._liveness.hung(up):
+            identity = up[name].identity
+            if identity is not None:
+                at = time.strftime("%Y-%m-%d %H:%M:%S")
+                print(f"[{at}] {name} answers nothing for {self._plan.hung_after_s:g} s: killed", flush=True)
+                self._folder.want_restart(name)
+                kill_trees([identity])
 
     def _wait(self, seconds: float) -> None:
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from urllib.parse import urlsplit
 
 from sglang_pd.doctor.evidence import Gpu, Snapshot
 from sglang_pd.doctor.finding import RoomRef
 from sglang_pd.doctor.paths import WORKERS
-from sglang_pd.doctor.seen import Rank, Room
+from sglang_pd.doctor.seen import Room
+from sglang_pd.doctor.shapes import objects
 from sglang_pd.doctor.view import View
 
 # Rooms that a finding names; it counts all.
@@ -82,7 +84,8 @@ class Case:
 
     def server_at(self, view: View, address: str) -> View | None:
         """Which server of the other role ``view`` means by a peer's address."""
-        port = int(address.rpartition(":")[2]) if address.rpartition(":")[2].isdigit() else 0
+        host, _, text = address.rpartition(":")
+        port = int(text) if text.isdigit() else 0
         others = self.others(view)
         by_word = [one for one in others if any(rank.status.get("address") == address for rank in one.ranks)]
         by_port = [one for one in others if port and (port in one.server.ports or port == one.bootstrap_port)]
@@ -90,21 +93,15 @@ class Case:
         silent = [one for one in others if not any(rank.status.get("address") for rank in one.ranks)]
         left = silent if view.role == "prefill" and len(silent) == 1 else []
         found = by_word or by_port or left
+        if len(found) > 1:
+            # Prefills of several machines have the same bootstrap port as a rule.
+            found = [one for one in found if urlsplit(one.server.url or "").hostname == host.strip("[]")]
         return found[0] if len(found) == 1 else None
-
-    def rank_with(self, role: str, agent: str) -> tuple[View, Rank] | None:
-        """The rank whose NIXL agent has this name, of all that said theirs."""
-        for view in self.servers:
-            for rank in view.ranks:
-                if view.role == role and rank.status.get("agent") == agent:
-                    return view, rank
-        return None
 
     @property
     def workers(self) -> list[dict]:
         """What the gateways say of the servers behind them."""
-        bodies = [one.body(WORKERS) for one in self.gateways]
-        return [worker for body in bodies if isinstance(body, dict) for worker in body.get("workers") or []]
+        return [worker for one in self.gateways for worker in objects(one.body(WORKERS), "workers")]
 
     def gpus_of(self, view: View) -> list[Gpu]:
         """The GPUs that processes of this server hold memory on."""
@@ -132,7 +129,3 @@ class Case:
                 if one.stack_problem
             ]
         return list(dict.fromkeys(found))
-
-
-def names(views: Sequence[View]) -> str:
-    return ", ".join(one.name for one in views) or "none"

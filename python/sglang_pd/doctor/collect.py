@@ -6,15 +6,17 @@ import socket
 import time
 from collections.abc import Sequence
 
-from sglang_pd.doctor import gpus, listeners, masking
+from sglang_pd.doctor import followup, gpus, listeners, masking
 from sglang_pd.doctor.evidence import Server, Snapshot, from_data, to_data
-from sglang_pd.doctor.server import Options, gather
+from sglang_pd.doctor.server import Gathered, Options, gather
 from sglang_pd.doctor.targets import Target
 from sglang_pd.doctor.tasks import Deadline, Task
 from sglang_pd.version import __version__
 
 # For a target that did not come back in time with what it has.
 GRACE_S = 0.3
+FOLLOW_UP_S = 1.0
+LATE_S = 2.0
 
 
 def snapshot(targets: Sequence[Target], options: Options) -> Snapshot:
@@ -25,23 +27,27 @@ def snapshot(targets: Sequence[Target], options: Options) -> Snapshot:
     cards = Task(gpus.read, options.timeout)
     tasks = [(target, Task(gather, target, options, deadline, listening)) for target in targets]
     gaps: list[str] = []
-    secrets = {options.api_key} if options.api_key else set()
-    servers = []
+    found = []
     patience = Deadline(options.timeout + GRACE_S)
     for target, task in tasks:
         try:
-            server, found = task.result(patience)
+            found.append(task.result(patience))
         except TimeoutError:
-            server, found = Server(target.name, target.role, target.url, expected_pid=target.pid), set()
+            found.append(Gathered(Server(target.name, target.role, target.url, expected_pid=target.pid), set()))
             gaps.append(f"{target.name}: its evidence was not gathered in time")
-        servers.append(server)
-        secrets |= found
+    secrets = {one for of_one in found for one in of_one.secrets} | ({options.api_key} if options.api_key else set())
+    asked = Deadline(max(GRACE_S, min(FOLLOW_UP_S, deadline.left)))
+    servers = followup.ask([one.server for one in found], {one.server.name: one.key for one in found}, asked)
     try:
         cards_found, problem = cards.result(Deadline(max(deadline.left, GRACE_S)))
     except TimeoutError:
         cards_found, problem = None, "nvidia-smi did not answer in time"
     gaps += [problem] if problem else []
     seconds = round(time.monotonic() - start, 3)
+    if seconds > options.timeout + LATE_S:
+        gaps.append(
+            f"this took {seconds:.0f} s: the machine of the doctor is overloaded, and its view of others blurred"
+        )
     whole = Snapshot(
         at=at,
         host=socket.gethostname(),

@@ -11,6 +11,7 @@ from email.message import Message
 from urllib.parse import urlsplit
 
 from sglang_pd.doctor.evidence import Reply
+from sglang_pd.doctor.paths import OVER
 from sglang_pd.doctor.tasks import Deadline, Task
 from sglang_pd.errors import UserError
 
@@ -37,7 +38,7 @@ def check_url(flag: str, text: str) -> str:
 def get(url: str, path: str, deadline: Deadline, api_key: str | None = None) -> Reply:
     """``GET url + path``. The whole of it ends by the deadline, however slowly the answer comes."""
     if deadline.left <= SCHEDULING_S:
-        return Reply(path, problem="it was not asked any more: the time was over")
+        return Reply(path, problem=OVER)
     start = time.monotonic()
     task = Task(_get, url, path, Deadline(deadline.left - SCHEDULING_S), api_key)
     try:

@@ -66,5 +66,5 @@ class Finding:
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe and best supported first; then the one that more requests wait for."""
-    return sorted(findings, key=lambda one: (-one.severity, -one.support, -one.rooms_total))
+    """The most severe and best supported first; those that are equal stay in order."""
+    return sorted(findings, key=lambda one: (-one.severity, -one.support))

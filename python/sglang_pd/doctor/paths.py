@@ -11,4 +11,6 @@ OF_GATEWAY = (HEALTH, "/readiness", WORKERS)
 TWICE = (STATUS, LIVE, LOADS)
 # Every rank answers these itself, too.
 PD = (STATUS, LIVE, ENDED, PEERS)
-NOT_ASKED = "it was not asked: its scheduler is silent, and upstream would take the server for unhealthy from then on"
+NOT_ASKED = "it was not asked"
+SILENT = f"{NOT_ASKED}: its scheduler is silent, and upstream would take the server for unhealthy from then on"
+OVER = f"{NOT_ASKED}: the time was over"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sglang_pd.cluster import memory
 from sglang_pd.cluster.procfs import PROC, Stat, age_s, members, parse_stat, stat, table
 from sglang_pd.cluster.status import title
 from sglang_pd.doctor.evidence import Process, Thread
 
 TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Of the environment: what changes how a server works. Others are searched for secrets, and not kept.
 KEPT = (
     *("SGLANG", "SGL_", "UCX_", "NIXL_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "TORCH", "TRITON", "HF_", "RUST_LOG"),
@@ -84,7 +85,7 @@ def describe(one: Stat, before: Look, after: Look, environment: Mapping[str, str
         started_at=round(time.time() - age, 3),
         age_seconds=round(age, 3),
         cores=round(sum(used.values()), 3),
-        rss_bytes=memory.of(one.pid).rss,
+        rss_bytes=_resident(one.pid),
         thread_count=len(states),
         threads=_threads(one.pid, states, used),
         command=command(one.pid),
@@ -112,7 +113,18 @@ def _waits_in(pid: int, tid: int, state: str) -> str | None:
 
 
 def command(pid: int) -> list[str]:
-    return (_read(pid, "cmdline") or "").rstrip("\0").split("\0")
+    return words((_read(pid, "cmdline") or "").rstrip("\0"))
+
+
+def words(text: str) -> list[str]:
+    """The arguments of ``/proc/PID/cmdline``; pure. A process that gave itself a title has all of them in one."""
+    found = text.split("\0")
+    if len(found) > 1 or " --" not in text:
+        return found
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def read_environment(pid: int) -> dict[str, str]:
@@ -160,6 +172,12 @@ def without_parents(processes: list[Process]) -> list[Process]:
             for one in processes[1:]
         ),
     ]
+
+
+def _resident(pid: int) -> int | None:
+    """Bytes; from where the kernel need not walk through all pages to tell."""
+    fields = (_read(pid, "statm") or "").split()
+    return int(fields[1]) * PAGE_BYTES if len(fields) > 1 else None
 
 
 def _tids(pid: int) -> list[int]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_pd.doctor.shapes import objects
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -57,7 +59,7 @@ class Room:
     @classmethod
     def of(cls, server: str, one: Mapping[str, Any]) -> Room:
         """From an entry of ``/pd/rooms``."""
-        timeline = one.get("timeline") or []
+        timeline = objects(one, "timeline")
         return cls(
             server=server,
             room=one["room"],
@@ -70,6 +72,6 @@ class Room:
             started_at=one.get("started_at") or 0.0,
             ended_at=one.get("ended_at"),
             seconds=one.get("seconds") or 0.0,
-            phase_seconds=timeline[-1]["seconds"] if timeline else one.get("seconds") or 0.0,
+            phase_seconds=(timeline[-1].get("seconds") if timeline else one.get("seconds")) or 0.0,
             bytes=one.get("bytes") or 0,
         )

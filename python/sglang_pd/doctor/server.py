@@ -10,13 +10,15 @@ from urllib.parse import quote, urlsplit
 from sglang_pd.doctor import direct, listeners, logs, masking, processes, stacks
 from sglang_pd.doctor.evidence import Log, Process, Reply, Server
 from sglang_pd.doctor.fetch import get
-from sglang_pd.doctor.paths import HEALTH, INFO, NOT_ASKED, OF_GATEWAY, OF_SERVER, PD, READY, STATUS, TWICE
+from sglang_pd.doctor.paths import HEALTH, INFO, OF_GATEWAY, OF_SERVER, PD, READY, SILENT, STATUS, TWICE
 from sglang_pd.doctor.processes import SCHEDULER
+from sglang_pd.doctor.shapes import field, objects
 from sglang_pd.doctor.targets import Target
 from sglang_pd.doctor.tasks import Deadline, Task
 from sglang_pd.doctor.trim import trimmed, without_doubles
 
 WINDOW_S = 1.5
+AFTER_S = 0.3
 # The rooms that failed, of so many reasons, the most frequent first.
 REASONS, ROOMS_OF_A_REASON = 3, 12
 # A loop that is this old is not merely busy; ``/pd/ready`` says so from then on.
@@ -33,17 +35,24 @@ class Options:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """``secrets``: that were met on the way. ``key``: what the server's API is asked with."""
+
+    server: Server
+    secrets: set[str]
+    key: str | None = None
+
+
+@dataclass(frozen=True)
 class Tree:
-    """A server's processes, their main one first, and what is secret of theirs. ``key``: what its API asks for."""
+    """A server's processes, their main one first, and what is secret of theirs."""
 
     processes: list[Process]
     secrets: set[str]
 
 
-def gather(
-    target: Target, options: Options, deadline: Deadline, listening: Task[dict[int, int | None]]
-) -> tuple[Server, set[str]]:
-    """The evidence, and the secrets that were met on the way; ends by the deadline."""
+def gather(target: Target, options: Options, deadline: Deadline, listening: Task[dict[int, int | None]]) -> Gathered:
+    """The evidence of one target; ends by the deadline."""
     half = Deadline(deadline.left / 2)
     ports = _listening(listening, half)
     pid = main_pid(target, ports)
@@ -86,7 +95,8 @@ def gather(
         unit=target.unit,
     )
     secrets |= found.secrets if found else set()
-    return server, secrets | masking.of_environment(environment) | masking.of_command(command)
+    secrets |= masking.of_environment(environment) | masking.of_command(command)
+    return Gathered(server, secrets, key)
 
 
 def main_pid(target: Target, ports: Mapping[int, int | None]) -> int | None:
@@ -103,11 +113,10 @@ def looks_wedged(one: Process, replies: Mapping[str, Reply]) -> bool:
     if one.state in "Tt" or one.state == "D":
         return True
     status = replies.get(STATUS)
-    if status is not None and status.ok and isinstance(status.body, dict):
-        for rank in status.body.get("ranks") or []:
-            if rank.get("pid") == one.pid:
-                age = (rank.get("said") or {}).get("loop_age_seconds")
-                return rank.get("problem") is not None or (age is not None and age > LOOP_S)
+    for rank in objects(status.body, "ranks") if status is not None and status.ok else []:
+        if rank.get("pid") == one.pid:
+            age = field(rank, "said").get("loop_age_seconds")
+            return rank.get("problem") is not None or (isinstance(age, int | float) and age > LOOP_S)
     info = replies.get(INFO)
     return info is not None and info.status is None
 
@@ -146,9 +155,11 @@ def _log(target: Target, pid: int | None, deadline: Deadline) -> Log | None:
 
 
 def _health(url: str, info: Task[Reply], deadline: Deadline, key: str | None) -> Reply:
-    # This one passes through the scheduler too, and leaves nothing behind.
+    # That one passes through the scheduler too, and leaves nothing behind.
     if not info.result(deadline).ok:
-        return Reply(HEALTH, problem=NOT_ASKED)
+        return Reply(HEALTH, problem=SILENT)
+    # It makes an idle server compute a token, which must not be taken for work: after the second look.
+    time.sleep(min(WINDOW_S + AFTER_S, deadline.left))
     return get(url, HEALTH, deadline, key)
 
 
@@ -159,7 +170,7 @@ def _again(
         return {}
     paths = [path for path in TWICE if path in soon and soon[path].ok]
     first = max((soon[path].seconds for path in paths), default=0.0)
-    wait_s = min(WINDOW_S, max(0.0, half.left + first))
+    wait_s = max(0.0, WINDOW_S - max(0.0, half.seconds - half.left - first))
     return {path: Task(_after, wait_s, target.url, path, deadline, key) for path in paths}
 
 
@@ -172,10 +183,10 @@ def _of_reasons(target: Target, replies: Mapping[str, Reply], deadline: Deadline
     """The rooms that failed for the most frequent reasons: among all that ended they may be few."""
     status = replies.get(STATUS)
     counts: dict[str, int] = {}
-    if target.url and status is not None and status.ok and status.problem is None and isinstance(status.body, dict):
-        for rank in status.body.get("ranks") or []:
-            for reason, number in (((rank.get("said") or {}).get("rooms") or {}).get("failed_by_reason") or {}).items():
-                counts[reason] = counts.get(reason, 0) + number
+    if target.url and status is not None and status.ok and status.problem is None:
+        for rank in objects(status.body, "ranks"):
+            for reason, number in field(rank, "said", "rooms", "failed_by_reason").items():
+                counts[reason] = counts.get(reason, 0) + (number if isinstance(number, int) else 0)
     most = sorted(counts, key=lambda reason: -counts[reason])[:REASONS]
     paths = [f"/pd/rooms?reason={quote(reason)}&limit={ROOMS_OF_A_REASON}" for reason in most]
     tasks = {path: Task(get, target.url or "", path, deadline, key) for path in paths}

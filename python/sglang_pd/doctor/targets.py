@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from sglang_pd.cluster.phases import Phase
 from sglang_pd.cluster.procfs import stat
 from sglang_pd.cluster.state import ClusterDir
+from sglang_pd.doctor import processes
 from sglang_pd.doctor.fetch import check_url
-from sglang_pd.doctor.processes import command, flag
+from sglang_pd.doctor.processes import flag
 from sglang_pd.errors import UserError
 
 # Upstream's, where a command line has no ``--port``.
@@ -54,7 +55,7 @@ def of_pids(pids: Sequence[int]) -> list[Target]:
 def _of_pid(pid: int) -> Target:
     if pid < 1 or stat(pid) is None:
         raise UserError(f"--pid {pid}: there is no such process; allowed: the pid of a server's main process")
-    role, url = what_runs(command(pid))
+    pid, role, url = what_serves(pid)
     if role == "gateway" and url is None:
         raise UserError(f"--pid {pid} is a gateway whose command line does not show its port; give --gateway URL")
     if role is None:
@@ -63,6 +64,15 @@ def _of_pid(pid: int) -> Target:
             "give the main process: python -m sglang.launch_server --disaggregation-mode ..., or smg"
         )
     return Target(f"{role} pid {pid}", role, url, pid)
+
+
+def what_serves(pid: int) -> tuple[int, str | None, str | None]:
+    """The server among a process and all that it started (a unit may start a shell first): its pid, role and URL."""
+    for one in processes.tree(pid):
+        role, url = what_runs(processes.command(one.pid))
+        if role is not None:
+            return one.pid, role, url
+    return pid, None, None
 
 
 def what_runs(arguments: Sequence[str]) -> tuple[str | None, str | None]:
@@ -104,7 +114,7 @@ def of_properties(unit: str, text: str) -> Target:
         state = fields.get("LoadState", "unknown")
         raise UserError(f"--unit {unit!r}: systemd has no such unit loaded (it is {state}); see systemctl list-units")
     pid = int(fields.get("MainPID") or 0) or None
-    role, url = what_runs(command(pid)) if pid else (None, None)
+    pid, role, url = what_serves(pid) if pid else (None, None, None)
     return Target(unit, role, url, pid, None, fields)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sglang_pd.doctor.evidence import Reply
 from sglang_pd.doctor.paths import INFO, METRICS, READY, STATUS, WORKERS
+from sglang_pd.doctor.shapes import objects
 
 # Of ``/server_info``: what a prefill and a decode have to agree on, and what sizes their queues.
 SETTINGS = (
@@ -40,15 +41,15 @@ def trimmed(reply: Reply) -> Reply:
     if path == INFO and isinstance(body, dict):
         return replace(reply, body={name: body[name] for name in SETTINGS if name in body})
     if path == WORKERS and isinstance(body, dict):
-        workers = [one for one in body.get("workers") or [] if isinstance(one, dict)]
+        workers = objects(body, "workers")
         return replace(
             reply, body={"workers": [{name: one[name] for name in WORKER if name in one} for one in workers]}
         )
     if path == "/v1/loads" and isinstance(body, dict):
-        loads = [one for one in body.get("loads") or [] if isinstance(one, dict)]
+        loads = objects(body, "loads")
         return replace(reply, body={"version": body.get("version"), "loads": [_load(one) for one in loads]})
     if path == "/pd/rooms" and isinstance(body, dict):
-        return replace(reply, body={**body, "ranks": [_rank(one) for one in body.get("ranks") or []]})
+        return replace(reply, body={**body, "ranks": [_rank(one) for one in objects(body, "ranks")]})
     return replace(reply, body=body[:MOST_TEXT]) if isinstance(body, str) else reply
 
 
@@ -60,9 +61,7 @@ def without_doubles(replies: Mapping[str, Reply]) -> dict[str, Reply]:
         return found
     found.pop(METRICS, None)
     if ready is not None and isinstance(ready.body, dict):
-        ranks = [
-            {name: value for name, value in one.items() if name != "said"} for one in ready.body.get("ranks") or []
-        ]
+        ranks = [{name: value for name, value in one.items() if name != "said"} for one in objects(ready.body, "ranks")]
         found[READY] = replace(ready, body={**ready.body, "ranks": ranks})
     return found
 
@@ -84,7 +83,7 @@ def _rank(one: Mapping[str, Any]) -> dict[str, Any]:
     said = one.get("said")
     if not isinstance(said, dict) or not isinstance(said.get("rooms"), list):
         return dict(one)
-    return {**one, "said": {**said, "rooms": [_room(room) for room in said["rooms"]]}}
+    return {**one, "said": {**said, "rooms": [_room(room) for room in objects(said, "rooms")]}}
 
 
 def _room(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from sglang_pd.doctor.logged import LogFailure, failures, time_of
 from sglang_pd.doctor.paths import INFO, LIVE, LOADS, NOT_ASKED, PEERS, READY, STATUS
 from sglang_pd.doctor.processes import SCHEDULER, flag
 from sglang_pd.doctor.seen import Rank, Room
+from sglang_pd.doctor.shapes import field, objects
 
 # Fields of an answer that are read further; null is as good as not there.
 KINDS = {
@@ -41,7 +42,7 @@ class View:
         return [
             one
             for one in self.server.replies.values()
-            if one.problem != NOT_ASKED and not (one.ok and one.problem is not None)
+            if not (one.problem or "").startswith(NOT_ASKED) and not (one.ok and one.problem is not None)
         ]
 
     @property
@@ -62,7 +63,7 @@ class View:
         return [
             Rank(
                 name,
-                int((status.get(name) or ready[name]).get("pid") or 0),
+                (status.get(name) or ready[name])["pid"],
                 status[name].get("problem") if name in status else None,
                 status.get(name, {}).get("said") or ready.get(name, {}).get("said") or {},
                 peers.get(name, {}).get("said") or {},
@@ -170,11 +171,8 @@ class View:
     def load(self, name: str, later: bool = False) -> float | None:
         """A number of ``/v1/loads``, added up over data-parallel ranks; None where it is not there."""
         body = self.body(LOADS, later)
-        loads = body.get("loads") or [] if isinstance(body, dict) else []
-        values = [
-            one.get(name, (one.get("disaggregation") or {}).get(name, (one.get("queues") or {}).get(name)))
-            for one in loads
-        ]
+        parts = [(one, field(one, "disaggregation"), field(one, "queues")) for one in objects(body, "loads")]
+        values = [part[name] for of_one in parts for part in of_one if name in part]
         found = [one for one in values if isinstance(one, int | float)]
         return float(sum(found)) if found else None
 
@@ -193,6 +191,18 @@ class View:
             return sum(depths.values())
         named = {"waiting": "num_waiting_reqs", "running": "num_running_reqs"}
         return self.load(named.get(name, f"{name}_queue_reqs"), later)
+
+    @property
+    def computed(self) -> bool | None:
+        """Whether a batch ran between the two looks, by whatever counts batches or tokens; None where nothing does."""
+        pairs = [
+            (self.load(name), self.load(name, later=True))
+            for name in ("total_prefill_uncached_tokens", "total_prefill_busy_us", "num_used_tokens")
+        ]
+        first, second = self._ranks(STATUS), self._ranks(STATUS, later=True)
+        pairs += [(_batches(first[name]), _batches(second[name])) for name in first if name in second]
+        known = [one != other for one, other in pairs if one is not None and other is not None]
+        return any(known) if known else None
 
     @property
     def stalls(self) -> list[Mapping[str, Any]]:
@@ -270,12 +280,23 @@ class View:
 def _by_rank(body: Any, rooms: type = list) -> dict[str, Any]:
     """What each rank said, of an answer of ``/pd``; what is of another shape is passed over. ``rooms``: the kind of the
     field of that name."""
-    ranks = body.get("ranks") if isinstance(body, dict) else None
-    entries = [one for one in (ranks if isinstance(ranks, list) else []) if isinstance(one, dict) and "rank" in one]
-    return {str(one["rank"]): {**one, "said": _said(one.get("said"), {**KINDS, "rooms": rooms})} for one in entries}
+    entries = [one for one in objects(body, "ranks") if "rank" in one]
+    kinds = {**KINDS, "rooms": rooms}
+    return {
+        str(one["rank"]): {
+            "pid": pid if isinstance(pid := one.get("pid"), int) else 0,
+            "problem": None if one.get("problem") is None else str(one["problem"]),
+            "said": _said(one.get("said"), kinds),
+        }
+        for one in entries
+    }
 
 
 def _said(said: Any, kinds: Mapping[str, type]) -> dict[str, Any] | None:
     if not isinstance(said, dict):
         return None
     return {name: value for name, value in said.items() if isinstance(value, kinds.get(name, object))}
+
+
+def _batches(rank: Mapping[str, Any]) -> float | None:
+    return ((rank.get("said") or {}).get("scheduler") or {}).get("batches")

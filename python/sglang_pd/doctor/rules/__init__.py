@@ -24,6 +24,7 @@ from sglang_pd.doctor.rules import (
     stale,
     stalled,
     starved,
+    watchdog,
 )
 
 
@@ -35,6 +36,8 @@ class Rule:
     fault: str
     look: Callable[[Case], Iterable[Finding]]
 
+
+FAILING = "failing"
 
 # Of findings that are equally severe and well supported, those of the first rule come first: causes before effects.
 RULES = (
@@ -54,15 +57,16 @@ RULES = (
     Rule("pool_exhausted", "A decode has no free KV pages.", pool.look),
     Rule("starved", "One side never hears of requests that the other waits with.", starved.look),
     Rule("one_bad_peer", "Requests fail with one of several peers.", failing.one_bad_peer),
+    Rule("watchdog", "A server's own watchdog sees requests that do not move.", watchdog.look),
     Rule("gateway", "The gateway does not send requests to a server that is there.", gateway.look),
-    Rule("failing", "Requests fail, for reasons that no other rule explains.", failing.look),
+    Rule(FAILING, "Requests fail, for reasons that no other rule explains.", failing.look),
     Rule("clock_skew", "The clocks of the machines differ.", skew.look),
 )
 
 
 def judge(case: Case) -> list[Finding]:
     """All findings, the one to begin with first; there is always one."""
-    found = [one for rule in RULES for one in looked(rule, case)]
+    found = without_explained([one for rule in RULES for one in looked(rule, case)])
     if not any(one.severity >= Severity.WARNING for one in found):
         found.append(healthy.look(case))
         # Where all is well, that is the finding; notes follow.
@@ -71,11 +75,24 @@ def judge(case: Case) -> list[Finding]:
     return ordered(found)
 
 
+def without_explained(findings: list[Finding]) -> list[Finding]:
+    """Without lists of failures all of which another finding explains."""
+    explained = {
+        room.room for one in findings if one.rule != FAILING and one.severity > Severity.NOTE for room in one.rooms
+    }
+    return [
+        one
+        for one in findings
+        if one.rule != FAILING or one.rooms_total > len(one.rooms) or not {room.room for room in one.rooms} <= explained
+    ]
+
+
 def looked(rule: Rule, case: Case) -> list[Finding]:
     """What the rule found. Evidence that it cannot read, such as answers of something that is no server of ours, is a
     finding too, and keeps no other rule from looking."""
     try:
-        return list(rule.look(case))
+        # The one that more requests wait for first.
+        return sorted(rule.look(case), key=lambda one: -one.rooms_total)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         return [
             Finding(

@@ -14,10 +14,14 @@ from sglang_pd.doctor.view import View
 from sglang_pd.doctor.words import by_number, counted, seconds
 
 RECENT_S = 600.0
+# A peer that is ready, and whose last failure is older, may be well again.
+NOW_S = 20.0
 # So many failures, and such a part of all, on one peer, and no more than so many on each other one.
 ENOUGH, BAD, GOOD = 3, 0.3, 0.1
 # Later than the last failure, so many successes say that it is over.
 OVER = 3
+# Variables that differ from start to start.
+OF_EACH_START = ("SGLANG_PD_SERVER_DIR", "SGLANG_RUN_ID", "INVOCATION_ID")
 
 
 @dataclass
@@ -72,9 +76,10 @@ def one_bad_peer(case: Case) -> Iterator[Finding]:
             good = ", ".join(
                 f"{one.peer.name} {len(one.succeeded)} of {len(one.succeeded) + len(one.failed)}" for one in served
             )
+            now = case.at - record.last_failure < NOW_S or bool(record.peer.ready_reasons) or not record.peer.answers
             yield Finding(
                 "one_bad_peer",
-                Severity.FAULT,
+                Severity.FAULT if now else Severity.WARNING,
                 Support.LIKELY,
                 f"{view.name} ↔ {name}" if view.role == "decode" else f"{view.name} → {name}",
                 f"requests of {view.name} fail with {name} only",
@@ -99,7 +104,7 @@ def _apart(bad: View, good: list[View]) -> list[str]:
     """What the bad one was started with, and no good one was."""
     found = []
     for name in sorted({*bad.environment, *(key for one in good for key in one.environment)}):
-        if name in ("SGLANG_PD_SERVER_DIR", "INVOCATION_ID"):
+        if name in OF_EACH_START:
             continue
         own = bad.environment.get(name, "not set")
         others = sorted({one.environment.get(name, "not set") for one in good})

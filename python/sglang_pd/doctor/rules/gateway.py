@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sglang_pd.doctor.case import Case
 from sglang_pd.doctor.finding import Finding, Severity, Support
 from sglang_pd.doctor.paths import READY, WORKERS
+from sglang_pd.doctor.shapes import objects
 from sglang_pd.doctor.view import View
 
 RULE = "gateway"
@@ -17,7 +18,7 @@ def look(case: Case) -> Iterator[Finding]:
         body = gateway.body(WORKERS)
         if not isinstance(body, dict):
             continue
-        workers = {str(one.get("url")).rstrip("/"): one for one in body.get("workers") or []}
+        workers = {str(one.get("url")).rstrip("/"): one for one in objects(body, "workers")}
         for view in case.servers:
             ready = view.server.replies.get(READY)
             # Whether it is ready by the server's own word; stock upstream has no such word.

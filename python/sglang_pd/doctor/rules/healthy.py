@@ -48,6 +48,9 @@ def lacks(case: Case) -> list[str]:
              if not views]  # fmt: skip
     for view in case.servers:
         info = view.server.replies.get(INFO)
+        if not view.asked:
+            found.append(f"{view.name} was not asked in time")
+            continue
         if view.wants_key and not view.keeps_accounts:
             found.append(f"{view.name} wants an API key")
         elif not view.keeps_accounts and not (info is not None and info.ok):

@@ -40,7 +40,7 @@ def _between(case: Case, prefill: View, decode: View) -> Finding | None:
         return None
     evidence = [f"{prefill.name} has refused {decode.name}: {one.get('text')}" for one in refused]
     if failed:
-        evidence.append(f"{counted(len(failed), 'room')} failed with {failed[0].reason}")
+        evidence.append(f"{counted(len({room.room for room in failed}), 'room')} failed with {failed[0].reason}")
     evidence += [text for _, text in differences]
     good = [room for room in decode.rooms if room.outcome == "success" and case.peer_of(decode, room) is prefill]
     against = [f"{counted(len(good), 'room')} between them ended well"] if good else []

@@ -15,7 +15,8 @@ def look(case: Case) -> Iterator[Finding]:
     for view in case.views:
         if view.server.url is None:
             yield _without_url(view)
-        elif not view.answers:
+        # Who was not asked did not refuse to answer.
+        elif view.asked and not view.answers:
             yield _silent(case, view)
 
 
@@ -28,7 +29,7 @@ def _without_url(view: View) -> Finding:
         Support.SURE if view.server.expected_pid is None else Support.POSSIBLE,
         f"whoever asks → {view.name}",
         f"{view.name} has no process that serves",
-        (f"systemd: {state}",) if unit else (),
+        ((f"systemd: {state}",) if unit else ()) + _last_words(view),
         todo=(f"systemctl status {view.name}; start it again, alone",),
     )
 
@@ -58,6 +59,7 @@ def _silent(case: Case, view: View) -> Finding:
         todo = ["look at its process on its own machine with sglang-pd doctor --pid"]
     elif refused and main is None and view.server.expected_pid is not None:
         headline = f"{view.name} is gone: its process {view.server.expected_pid} does not run"
+        evidence += _last_words(view)
         todo = ["read the end of its log, then start this server again, alone"]
     elif refused:
         headline = f"{view.name} is not there: nothing listens on its port"
@@ -78,3 +80,9 @@ def _silent(case: Case, view: View) -> Finding:
         RULE, Severity.FAULT, support, f"{others}{view.name}", headline, tuple(evidence), tuple(against), tuple(todo),
         None, rooms, total,
     )  # fmt: skip
+
+
+def _last_words(view: View) -> tuple[str, ...]:
+    """The last line of its log that tells of a failure."""
+    log = view.server.log
+    return (f"its log ends with: {log.matched[-1][:200]}",) if log is not None and log.matched else ()

@@ -19,8 +19,12 @@ LOOP_S = 20.0
 # Until then a server may not have started its schedulers.
 STARTING_S = 60.0
 RECENT_S = 60.0
+# Logs tell whole seconds.
+LOG_S = 1.0
 _CRASH = re.compile(r"Subprocess (?P<name>scheduler\S*) \(pid=(?P<pid>\d+)\) crashed with exit code (?P<code>-?\d+)")
-PEER_REASONS = frozenset({"peer_lost", "peer_replaced", "peer_disconnected", "peer_failed", "bootstrap_unreachable"})
+PEER_REASONS = frozenset(
+    {"peer_lost", "peer_silent", "peer_replaced", "peer_disconnected", "peer_failed", "bootstrap_unreachable"}
+)
 
 
 def dead(case: Case) -> Iterator[Finding]:
@@ -31,7 +35,7 @@ def dead(case: Case) -> Iterator[Finding]:
             continue
         against = [f"scheduler {one.pid} lives (state {one.state})" for one in view.schedulers if runs(one)]
         front = _front(view)
-        rooms, total = involved(case, view)
+        rooms, total = involved(case, view, since)
         yield Finding(
             "dead_scheduler",
             Severity.FAULT,
@@ -157,12 +161,14 @@ def threads(case: Case) -> Iterator[Finding]:
             )
 
 
-def involved(case: Case, view: View) -> tuple[tuple[RoomRef, ...], int]:
-    """The rooms that this server's trouble concerns: live ones of its own and of its peers, and those that failed."""
+def involved(case: Case, view: View, since: float | None = None) -> tuple[tuple[RoomRef, ...], int]:
+    """The rooms that this server's trouble concerns: live ones of its own and of its peers, and those that failed
+    ``since`` then, or lately where nothing tells since when."""
+    after = case.at - RECENT_S if since is None else since - LOG_S
     rooms: list[Room] = list(view.live)
     for other in case.others(view):
-        mine = [*other.live, *other.failed(PEER_REASONS, RECENT_S)]
-        rooms += [one for one in mine if case.peer_of(other, one) is view]
+        failed = [one for one in other.failed(PEER_REASONS) if (one.ended_at or 0.0) > after]
+        rooms += [one for one in [*other.live, *failed] if case.peer_of(other, one) is view]
     return case.refs(rooms)
 
 

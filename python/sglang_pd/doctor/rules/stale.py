@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_pd.doctor.case import Case
+from sglang_pd.doctor.case import NAMED, Case
 from sglang_pd.doctor.finding import Finding, RoomRef, Severity, Support
 from sglang_pd.doctor.view import View
 from sglang_pd.doctor.words import counted, seconds
@@ -15,12 +15,21 @@ APART_S = 15.0
 # The same, where its log shows that it began more than once.
 SURELY_APART_S = 3.0
 RECENT_S = 1800.0
+# From the end of the old process until the new one counts as started.
+RESTART_S = 120.0
+# Where requests are held that wait for the other side.
+QUEUES = {
+    "prefill": (
+        ("prefill_bootstrap", "that wait for a decode's metadata"),
+        ("prefill_inflight", "in its in-flight queue"),
+    ),
+    "decode": (("decode_transfer", "that wait for a prefill's pages"),),
+}
 # Reasons that a replaced process gives the rooms of its peers.
 REASONS = frozenset(
-    {"peer_lost", "peer_replaced", "peer_disconnected", "registration_failed", "registration_timeout",
+    {"peer_lost", "peer_silent", "peer_replaced", "peer_disconnected", "registration_failed", "registration_timeout",
      "nixl_not_found", "prefill_never_sent", "metadata_timeout", "transfer_timeout", "send_timeout"}
 )  # fmt: skip
-RESTARTED = "a decode that starts anew gets a new NIXL agent; nothing ever uses the old registration again"
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -122,9 +131,9 @@ def _upstreams(case: Case, prefill: View, decode: View) -> Iterator[Finding]:
     starts = newer.server.log.starts if newer.server.log else 0
     if apart < (APART_S if starts < 2 else SURELY_APART_S):
         return
-    symptoms, rooms = _symptoms(older, newer)
+    pinned, logged, rooms = _pinned(older), *_logged(older, newer)
     restarts = int((newer.server.unit or {}).get("NRestarts") or 0)
-    if not symptoms:
+    if not (pinned or logged):
         return
     evidence = [
         f"{older.name} has been up for {seconds(case.at - older.started_at)}, {newer.name} for "
@@ -133,26 +142,23 @@ def _upstreams(case: Case, prefill: View, decode: View) -> Iterator[Finding]:
     evidence += [f"the log of {newer.name} has {starts} starts"] if starts > 1 else []
     evidence += [f"systemd counts {restarts} restarts of {newer.name}"] if restarts else []
     against = [] if rooms else ["no log names a request"]
+    against += [] if pinned else [f"nothing is seen to be pinned on {older.name} now"]
     moving = sum(one.queue("running") or 0.0 for one in case.decodes)
     against += [f"{moving:.0f} requests are being decoded: new ones go through"] if moving else []
     yield Finding(
         RULE,
-        Severity.FAULT,
-        Support.LIKELY if len(symptoms) > 1 else Support.POSSIBLE,
+        Severity.FAULT if pinned else Severity.WARNING,
+        Support.LIKELY if logged and (pinned or starts > 1) else Support.POSSIBLE,
         f"{prefill.name} → {decode.name} (KV transfer, registration)",
         f"{older.name} still holds the state of an earlier {newer.name}",
-        (
-            *evidence,
-            *symptoms,
-            f"{_which(prefill, decode)} with upstream's classes (SGLANG_PD_RELIABLE=0 or no sglang-pd)",
-        ),
+        (*evidence, *pinned, *logged, f"{_which(prefill, decode)} with upstream's classes, which know no incarnation"),
         tuple(against),
         (
             f"restart {older.name} as well: with upstream's classes nothing less lets go of what it holds",
             "then run both with SGLANG_PD_RELIABLE=1: one side alone may be restarted, and rooms end with a reason",
         ),
         newer.started_at,
-        tuple(rooms[:8]),
+        tuple(rooms[:NAMED]),
         len(rooms),
     )
 
@@ -162,18 +168,25 @@ def _which(prefill: View, decode: View) -> str:
     return " and ".join(names) + (" transfers" if len(names) == 1 else " transfer")
 
 
-def _symptoms(older: View, newer: View) -> tuple[list[str], list[RoomRef]]:
-    """What the older side still suffers from, and the requests that its log names."""
-    found, rooms = [], []
-    pinned, again = (older.queue("prefill_inflight", later) for later in (False, True))
-    if pinned and again:
-        found.append(f"{older.name} has {min(pinned, again):.0f} in its in-flight queue that do not leave it")
-    waiting, again = (older.queue("prefill_bootstrap", later) for later in (False, True))
-    if waiting and again:
-        found.append(f"{older.name} has {min(waiting, again):.0f} that wait for a decode's metadata, which do not come")
-    old = {one.room: one for one in older.log_failures if one.at is None or older.at - one.at < RECENT_S}
+def _pinned(older: View) -> list[str]:
+    """The requests that the older side holds, while it computes nothing. A busy one has some in every queue."""
+    if older.computed is not False:
+        return []
+    found = []
+    for queue, where in QUEUES[older.role or ""]:
+        before, after = (older.queue(queue, later) for later in (False, True))
+        if before and after:
+            found.append(f"{older.name} has {min(before, after):.0f} {where}, and computes nothing")
+    return found
+
+
+def _logged(older: View, newer: View) -> tuple[list[str], list[RoomRef]]:
+    """What the older side's log says of failures since the other was started anew, and the requests that both name."""
+    since = max(older.at - RECENT_S, (newer.started_at or 0.0) - RESTART_S)
+    old = {one.room: one for one in older.log_failures if one.at is None or one.at > older.at - RECENT_S}
     new = {one.room: one for one in newer.log_failures}
-    if old:
+    found = []
+    if any(one.at is None or one.at > since for one in old.values()):
         last = max((one.at for one in old.values() if one.at), default=None)
         when = "" if last is None else f", the last {seconds(older.at - last)} ago"
         found.append(
@@ -181,6 +194,7 @@ def _symptoms(older: View, newer: View) -> tuple[list[str], list[RoomRef]]:
         )
         one = next(iter(old.values()))
         found.append(f"such as: {one.what}: {one.why[:160]}" if one.why else f"such as: {one.what}")
+    rooms = []
     for number in sorted({*old, *new}, key=lambda room: -((old.get(room) or new[room]).at or 0.0)):
         sides: dict[str, str | None] = {"prefill": None, "decode": None}
         for view, logged in ((older, old), (newer, new)):

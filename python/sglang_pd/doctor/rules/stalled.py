@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from sglang_pd.doctor.case import Case
 from sglang_pd.doctor.finding import Finding, Severity, Support
-from sglang_pd.doctor.rules.scheduler import LOOP_S, runs
+from sglang_pd.doctor.rules.scheduler import LOOP_S
 from sglang_pd.doctor.seen import Rank, Room
 from sglang_pd.doctor.view import View
 from sglang_pd.doctor.words import by_number, counted, seconds
@@ -19,6 +20,9 @@ PINNED_S, STUCK_S = 1.0, 15.0
 # Fewer cores, of all its schedulers together, are idling.
 IDLE_CORES = 0.3
 IDLE_GPU = 10.0
+RECENT_S = 60.0
+# Why rooms end whose peer stands still.
+REASONS = frozenset({"peer_silent", "transfer_timeout", "send_timeout", "prefill_never_sent", "metadata_timeout"})
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -36,18 +40,19 @@ def _between(case: Case, prefill: View, decode: View) -> Finding | None:
     theirs = [room for room in prefill.live if case.peer_of(prefill, room) is decode]
     theirs += [room for room in decode.live if case.peer_of(decode, room) is prefill]
     theirs = [room for room in theirs if room.phase in ON_THE_WAY]
-    pinned = [room for room in theirs if _unmoved(room, prefill, decode)]
+    culprit, evidence = _standing(prefill, decode)
+    broken, told = _connection(prefill, decode), _told(prefill, decode)
+    if culprit:
+        # Those that ended for its silence belong to it, and those that wait for nobody else.
+        pinned = [room for room in theirs if room.phase_seconds > PINNED_S]
+        pinned += [*_unclaimed(case, prefill, decode), *_ended(case, prefill, decode)]
+    else:
+        pinned = [room for room in theirs if _unmoved(room, prefill, decode)]
     if not pinned:
         return None
-    oldest = max(pinned, key=lambda room: room.phase_seconds)
-    culprit, evidence = _standing(prefill, decode)
-    pinned = [*theirs, *_unclaimed(case, prefill, decode)] if culprit else pinned
-    broken = _connection(prefill, decode)
+    oldest = max(pinned, key=lambda room: case.at - room.since)
     busy = [one for one in (prefill, decode) if cores(one) > IDLE_CORES and not one.upstreams_classes]
-    queueing = oldest.phase == "waiting" and prefill in busy
-    told = _told(prefill, decode)
-    limit = PINNED_S if culprit or broken or told else STUCK_S
-    if oldest.phase_seconds < limit or (queueing and not culprit):
+    if not culprit and not _long_enough(oldest, PINNED_S if broken or told else STUCK_S, prefill in busy):
         return None
     rooms, total = case.refs(pinned)
     idle = [_idle(case, one) for one in (prefill, decode)]
@@ -55,10 +60,6 @@ def _between(case: Case, prefill: View, decode: View) -> Finding | None:
     done = [room for room in decode.rooms if room.outcome == "success" and case.peer_of(decode, room) is prefill
             and (room.ended_at or 0.0) > oldest.since]  # fmt: skip
     against += [f"{counted(len(done), 'other room')} between the two ended well since"] if done else []
-    phases: dict[str, int] = {}
-    for room in pinned:
-        key = f"{room.phase} on {'prefill' if room.server == prefill.name else 'decode'}"
-        phases[key] = phases.get(key, 0) + 1
     return Finding(
         RULE,
         Severity.FAULT,
@@ -67,8 +68,7 @@ def _between(case: Case, prefill: View, decode: View) -> Finding | None:
         f"{counted(total, 'room')} pinned between {prefill.name} and {decode.name}"
         + (f": {culprit} stands still" if culprit else ""),
         (
-            f"nothing moved in {prefill.server.window_seconds:.1f} s: {by_number(phases)}; "
-            f"the oldest for {seconds(oldest.phase_seconds)}",
+            *_how(prefill, pinned),
             *evidence,
             *broken,
             *told,
@@ -81,6 +81,34 @@ def _between(case: Case, prefill: View, decode: View) -> Finding | None:
         rooms,
         total,
     )
+
+
+def _long_enough(oldest: Room, limit_s: float, prefill_computes: bool) -> bool:
+    """Whether that is too long, where nobody is seen to stand still: prefill may have others to compute first."""
+    return oldest.phase_seconds >= limit_s and not (oldest.phase == "waiting" and prefill_computes)
+
+
+def _how(prefill: View, pinned: list[Room]) -> list[str]:
+    """How far they are, and those that have failed by now."""
+    phases = Counter(
+        f"{room.phase} on {'prefill' if room.server == prefill.name else 'decode'}" for room in pinned if room.live
+    )
+    reasons = Counter(room.reason or "?" for room in pinned if not room.live)
+    found = []
+    if phases:
+        longest = max(room.phase_seconds for room in pinned if room.live)
+        found.append(f"live and waiting: {by_number(phases)}; the oldest for {seconds(longest)}")
+    return [*found, f"failed since: {by_number(reasons)}"] if reasons else found
+
+
+def _ended(case: Case, prefill: View, decode: View) -> list[Room]:
+    """Rooms between the two that failed lately, as those of a peer that stands still do."""
+    return [
+        room
+        for view, other in ((prefill, decode), (decode, prefill))
+        for room in view.failed(REASONS, RECENT_S)
+        if case.peer_of(view, room) is other
+    ]
 
 
 def _unclaimed(case: Case, prefill: View, decode: View) -> list[Room]:
@@ -115,13 +143,12 @@ def _standing(prefill: View, decode: View) -> tuple[str | None, list[str]]:
             why = _why_still(rank)
             if why:
                 return f"rank {rank.name} of {view.name}", [f"{view.name}, rank {rank.name}: {why}"]
-        if view.server.processes and view.schedulers and not any(map(runs, view.schedulers)):
-            return f"{view.name}, which has no scheduler,", ["its scheduler process has ended"]
     return None, []
 
 
 def _why_still(rank: Rank) -> str | None:
-    if rank.problem is not None:
+    # One that is gone is another matter: the other side knows, and its rooms end.
+    if rank.problem is not None and not rank.gone:
         return rank.problem
     if rank.loop_age is not None and rank.loop_age > LOOP_S:
         return f"its loop came round {seconds(rank.loop_age)} ago"
@@ -193,7 +220,7 @@ def _upstreams(case: Case, prefill: View) -> Iterator[Finding]:
     """Nobody keeps accounts there; the queues have to tell."""
     before, after = (prefill.queue("prefill_inflight", later) for later in (False, True))
     waiting = sum(one.queue("decode_transfer") or 0.0 for one in case.decodes)
-    if not before or before != after or cores(prefill) > IDLE_CORES:
+    if not before or before != after or prefill.computed is not False or cores(prefill) > IDLE_CORES:
         return
     last = max((one.last_batch_at for one in [prefill, *case.decodes] if one.last_batch_at), default=None)
     quiet = None if last is None else case.at - last

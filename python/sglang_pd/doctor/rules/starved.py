@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sglang_pd.doctor.case import Case
 from sglang_pd.doctor.finding import Finding, Severity, Support
+from sglang_pd.doctor.followup import path_of
 from sglang_pd.doctor.seen import Room
 from sglang_pd.doctor.view import View
 from sglang_pd.doctor.words import counted, seconds
@@ -26,25 +27,23 @@ def look(case: Case) -> Iterator[Finding]:
         others = case.others(view)
         if not others or not all(one.keeps_accounts and one.all_live_listed for one in others):
             continue
-        alone = [room for room in view.live if room.phase in FIRST[view.role or ""] and _alone(case, room)]
+        alone = [room for room in view.live if room.phase in FIRST[view.role or ""] and _alone(case, others, room)]
         alone = [room for room in alone if room.seconds > ALONE_S]
-        failed = [room for room in view.failed(REASONS[view.role or ""], RECENT_S) if _alone(case, room)]
-        # What ended long ago on the other side may be forgotten there, but not as long as nothing pushed it out.
-        if not alone and not (failed and not _forgetful(others)):
-            continue
-        yield _finding(case, view, others, alone, failed)
+        failed = [room for room in view.failed(REASONS[view.role or ""], RECENT_S) if _alone(case, others, room)]
+        if alone or failed:
+            yield _finding(case, view, others, alone, failed)
 
 
-def _alone(case: Case, room: Room) -> bool:
+def _alone(case: Case, others: list[View], room: Room) -> bool:
+    """Whether the other side is known not to have had it: it forgets rooms that ended, the oldest first."""
     pair = case.pairs[room.room]
-    return pair.prefill is None or pair.decode is None
+    known = pair.prefill is not None and pair.decode is not None
+    return not known and all(one.body(path_of(room.room)) is not None or _remembers_all(one) for one in others)
 
 
-def _forgetful(others: list[View]) -> bool:
-    """Whether one of them may have known a room that it does not list: it lists the last that ended."""
-    return any(
-        sum(one.ended(outcome) or 0 for outcome in ("success", "failed", "aborted")) > len(one.rooms) for one in others
-    )
+def _remembers_all(view: View) -> bool:
+    ended = sum(view.ended(outcome) or 0 for outcome in ("success", "failed", "aborted"))
+    return ended <= len([room for room in view.rooms if not room.live])
 
 
 def _finding(case: Case, view: View, others: list[View], alone: list[Room], failed: list[Room]) -> Finding:
@@ -65,6 +64,9 @@ def _finding(case: Case, view: View, others: list[View], alone: list[Room], fail
         f"{one.name} answers, is {'not ready' if one.ready_reasons else 'ready'}, and has no live room" for one in idle
     ]
     against = [f"{one.name} has {counted(len(one.live), 'live room')} of its own" for one in others if one.live]
+    last = max(room.started_at for room in [*alone, *failed])
+    young = [one for one in others if (one.started_at or 0.0) > last]
+    against += [f"{one.name} started after them: the one before it may have had them" for one in young]
     unseen = {str(one.get("url")) for one in case.workers if one.get("worker_type") == side}
     unseen -= {str(one.server.url) for one in others}
     against += [f"the gateway knows a {side} that was not looked at: {', '.join(sorted(unseen))}"] if unseen else []

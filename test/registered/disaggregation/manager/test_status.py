@@ -82,6 +82,22 @@ def test_a_failed_room_is_found_by_its_reason_and_counted_for_its_peer(pair: Pai
         assert peer["recently_ended"]["aborted"] == 1
 
 
+def test_each_side_tells_what_it_runs_with(pair: Pair, ports: dict[str, int]):
+    prefill, decode = (ask(ports[side], "/pd/status") for side in SIDES)
+    for said in (prefill, decode):
+        assert set(said["transport"]["backends"]) == {"UCX"}
+        assert said["transport"]["memory"] == ["DRAM"]
+        assert said["transport"]["ucx"] == TCP
+        assert said["settings"]["environment"]["SGLANG_PD_TRANSFER_TIMEOUT"] == "31"
+        assert said["stalls"] == {"told": {}, "open": [], "last_report": None}
+    assert decode["lanes"] == []
+    [lane] = prefill["lanes"]
+    assert (lane["agents"], lane["addresses"]) == ([decode["agent"]], [decode["address"]])
+    assert lane["queued"] == {"chunks": 0, "bytes": 0}
+    assert lane["in_flight"] == lane["stalled"] == {"writes": 0, "bytes": 0}
+    assert lane["arrived_seconds"] < 60
+
+
 def test_each_side_knows_the_other_as_it_knows_itself(pair: Pair, ports: dict[str, int]):
     prefill, decode = (ask(ports[side], "/pd/status") for side in SIDES)
     assert (prefill["pid"], decode["pid"]) == (pair.prefill.pid, pair.decode.pid)

@@ -225,6 +225,7 @@ class TestScenarios:
     def test_what_the_issue_asks_for_is_there(self):
         found = scenarios(Sizes())
         assert found["hang-decode"].steps == (Hang("decode", 60.0),)
+        assert found["hang-decode-watched"].up_flags == ("--hung-after", "5")
         assert found["kill-pair"].steps == (Restart(("prefill", "decode")),)
         assert found["term-prefill"].steps == (Restart(("prefill",), kill=False),)
         assert found["decodes-in-turn"].steps == (InTurn(("decode-0", "decode-1"), 10),)
@@ -273,16 +274,28 @@ class TestResultAndPage:
         assert list(again["scenarios"]["kill-decode"]["systems"]) == ["ours", "upstream"]
         assert again["scenarios"]["kill-decode"]["systems"]["ours"]["reference"] == "def"
 
+    def test_scenarios_stand_in_their_order_and_each_result_keeps_its_title(self):
+        results = {"scenarios": {}}
+        self.add(results, "decodes-in-turn", "ours")
+        self.add(results, "kill-decode", "ours")
+        assert list(results["scenarios"]) == ["kill-decode", "decodes-in-turn"]
+        few = Sizes(restarts=4)
+        store.add(results, scenarios(few)["decodes-in-turn"], "upstream", result(), Shape(), few)
+        page = document.page(results)
+        assert "10 restarts of decodes in a row" in page
+        assert "4 restarts of decodes in a row" in page
+
     def test_the_page(self):
         results = {"scenarios": {}}
         self.add(results, "kill-decode", "upstream")
         self.add(results, "kill-decode", "ours")
         self.add(results, "dead-scheduler", "ours", dead_scheduler={"not ready": 1.04, "server ended": 3.0})
+        why = "peer_incompatible: "
         answer = {
             "status": 500,
             "seconds": 0.2,
             "reason": "peer_incompatible",
-            "said": "peer_incompatible: Page size 1.",
+            "said": json.dumps({"message": f"{why}Handshake failed: {why}Page size 1."}),
         }
         self.add(results, "other-pages", "ours", joined=[{"decode": answer, "prefill": answer}])
         held = {"after": 50, "server": "prefill-0", **HELD, "agents": None}

@@ -11,7 +11,7 @@ HEAVY = ("torch", "triton", "sglang", "transformers", "numpy")
 @pytest.mark.parametrize(
     "module",
     ["sglang_pd", "sglang_pd.environ", "sglang_pd.cli", "sglang_pd.cluster.supervisor", "sglang_pd.doctor.collect",
-     "sglang_pd.doctor.rules", "sglang_pd.doctor.report"],
+     "sglang_pd.doctor.rules", "sglang_pd.doctor.report", "sglang_pd.top.fetch", "sglang_pd.top.loop"],
 )  # fmt: skip
 def test_nothing_heavy_is_loaded(module: str):
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"

@@ -1,6 +1,6 @@
 """How often an answer is made anew."""
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sglang_pd.ration import Ration
@@ -17,6 +17,7 @@ def test_a_few_at_once_do_too_and_a_crowd_does_not():
     assert [ration.take(0.5) for _ in range(2)] == [True, False]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
 def test_in_the_long_run_it_is_the_rate(pauses):
     ration, now, made = Ration(rate=2.0, burst=5.0), 0.0, 0

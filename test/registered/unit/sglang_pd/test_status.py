@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from sglang.srt.disaggregation.reliable.endpoint import Asked, Endpoint
-from sglang_pd import ranks, status
+from sglang_pd import ranks, ration, status
 from sglang_pd.asking import Heard
 from sglang_pd.cluster import procfs
 from sglang_pd.status import PATHS, PEERS, ROOMS, STATUS, merged
@@ -115,6 +115,57 @@ def test_whatever_a_client_calls_its_request_is_answered(folder, client):
     speaking(folder, "tp0", rooms=Asked(lambda text: {"rooms": [{"rid": "\ud800 ä"}]}))
     [rank] = client.get(ROOMS).json()["ranks"]
     assert rank["said"] == {"rooms": [{"rid": "\ud800 ä"}]}
+
+
+@pytest.mark.parametrize("path", [STATUS, PEERS])
+def test_a_crowd_shares_an_answer_and_who_asks_now_and_then_does_not(folder, client, path):
+    asked = []
+
+    def answer():
+        asked.append(1)
+        return {"number": len(asked)}
+
+    speaking(folder, "tp0", **{path.rpartition("/")[2]: answer})
+    start = time.monotonic()
+    numbers = [client.get(path).json()["ranks"][0]["said"]["number"] for _ in range(40)]
+    most = ration.BURST + ration.RATE * (time.monotonic() - start) + 1
+    assert numbers == sorted(numbers)
+    assert numbers[:3] == [1, 2, 3]
+    assert len(asked) <= most
+
+
+def test_those_who_ask_at_once_wait_for_one_answer():
+    made = []
+
+    async def make():
+        made.append(1)
+        await asyncio.sleep(0.05)
+        return {"number": len(made)}
+
+    async def crowd():
+        shared = status.Shared(make)
+        return await asyncio.gather(*[shared.text() for _ in range(50)])
+
+    assert len(asyncio.run(crowd())) == 50
+    assert len(made) <= ration.BURST + 1
+
+
+def test_an_answer_that_failed_is_made_anew():
+    outcomes = iter([ValueError("x"), *[{"well": True}] * 20])
+
+    async def make():
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def ask():
+        shared = status.Shared(make)
+        with pytest.raises(ValueError, match="x"):
+            await shared.text()
+        return [json.loads(await shared.text()) for _ in range(15)]
+
+    assert asyncio.run(ask()) == [{"well": True}] * 15
 
 
 def test_the_entry_of_a_rank():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import select
@@ -26,9 +27,9 @@ THREAD = "endpoint"
 # So long the thread that accepts waits for a request that may be answered with what is kept, in milliseconds.
 PATIENCE_MS = 2
 # Between two times that a crowd is answered, in seconds.
-CROWD_S = 0.05
-# A client that does not take its answer for so long gets no more of it, in seconds.
-STALLED_S = 0.5
+CROWD_S = 0.2
+# A client that connects and says nothing, or does not take its answer, must not keep a thread for longer, in seconds.
+SILENT_S = 10
 # A request without a body that anybody sends is shorter.
 MOST_BYTES = 8192
 
@@ -50,21 +51,22 @@ class Shared:
         self._answer = answer
         self._ration = Ration()
         self._lock = threading.Lock()
-        self._text: str | None = None
+        self._response: bytes | None = None
 
     def __call__(self) -> dict[str, Any]:
         return self._answer()
 
-    def kept(self) -> str | None:
-        """The last text where that will do; None where it is to be made anew. Waits for nobody."""
-        if self._text is None:
+    def kept(self) -> bytes | None:
+        """The last response where that will do; None where it is to be made anew. Waits for nobody."""
+        if self._response is None:
             return None
         with self._lock:
-            return None if self._ration.take(time.monotonic()) else self._text
+            return None if self._ration.take(time.monotonic()) else self._response
 
     def made(self) -> str:
-        self._text = json.dumps(self._answer())
-        return self._text
+        text = json.dumps(self._answer())
+        self._response = _response(text)
+        return text
 
 
 Route = Answer | Asked | Shared
@@ -117,28 +119,30 @@ class _Server(ThreadingHTTPServer):
     def _next(self) -> socket.socket | None:
         try:
             return sockets.accept(self.socket)
+        except BlockingIOError:
+            return None
         except OSError:
-            # Nobody is there, or not any more.
+            # Such as no descriptor being left: who waits to be accepted would wake this thread again at once.
+            time.sleep(CROWD_S)
             return None
 
     def _answered(self, request: socket.socket) -> bool:
         """Whether the request was answered with a text that is there."""
         try:
-            text = self._kept(request)
-            if text is not None:
-                response = _response(text)
-                sent = sockets.send(request, response)
-                if sent < len(response):
-                    # More than the socket's buffer holds: its client may take a while.
-                    request.settimeout(STALLED_S)
-                    request.sendall(response[sent:])
+            response = self._kept(request)
+            if response is None:
+                return False
+            sent = sockets.send(request, response)
         except OSError:
-            text = ""
-        if text is not None:
+            sent, response = 0, b""
+        if sent < len(response):
+            # More than the socket's buffer holds: its client may take a while.
+            threading.Thread(target=_send_rest, args=(request, response[sent:]), daemon=True).start()
+        else:
             sockets.close(request)
-        return text is not None
+        return True
 
-    def _kept(self, request: socket.socket) -> str | None:
+    def _kept(self, request: socket.socket) -> bytes | None:
         """What answers the request at once; it is taken off the socket then, and only then."""
         head = sockets.peek(request, MOST_BYTES)
         if head is None:
@@ -150,13 +154,19 @@ class _Server(ThreadingHTTPServer):
         if len(words) != 3 or words[0] != b"GET" or not head.endswith(b"\r\n\r\n"):
             return None
         route = self._routes.get(words[1].decode("latin-1"))
-        text = route.kept() if isinstance(route, Shared) else None
-        if text is not None:
+        response = route.kept() if isinstance(route, Shared) else None
+        if response is not None:
             sockets.take(request, len(head))
-        return text
+        return response
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.warning("a request to a rank's endpoint broke off", exc_info=True)
+
+
+def _send_rest(request: socket.socket, rest: bytes) -> None:
+    with request, contextlib.suppress(OSError):
+        request.settimeout(SILENT_S)
+        request.sendall(rest)
 
 
 def _response(text: str) -> bytes:
@@ -174,8 +184,7 @@ def _answer(route: Route, query: str) -> str:
 
 def _handler(routes: dict[str, Route]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        # A client that connects and says nothing must not keep a thread.
-        timeout = 10
+        timeout = SILENT_S
 
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")

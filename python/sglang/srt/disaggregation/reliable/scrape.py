@@ -59,4 +59,18 @@ def serve_readings(result: None, app: Any) -> None:
     registry = CollectorRegistry()
     multiprocess.MultiProcessCollector(registry)
     registry.register(Collector(readings.folder()))
-    route.app = make_asgi_app(registry=registry)
+    route.app = _with_colons(make_asgi_app(registry=registry))
+
+
+def _with_colons(app: Any) -> Any:
+    """``app`` in the plain text format alone.
+
+    In OpenMetrics, which Prometheus 2 asks for, prometheus_client 0.26 writes the colon of a sample's name as an
+    underscore, and no query of ``sglang:...`` finds it.
+    """
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        headers = [header for header in scope["headers"] if header[0] != b"accept"]
+        await app({**scope, "headers": headers}, receive, send)
+
+    return serve

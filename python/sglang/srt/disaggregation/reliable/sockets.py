@@ -18,8 +18,8 @@ _libc.accept4.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 
 
 def accept(listener: socket.socket) -> socket.socket:
-    """The next connection, one that blocks; ``listener`` must not block. Raises ``BlockingIOError`` where there is none,
-    ``OSError``."""
+    """The next connection, one that blocks; ``listener`` must not block. Raises ``OSError``, and of its kinds
+    ``BlockingIOError`` where there is none."""
     fd = _libc.accept4(listener.fileno(), None, None, socket.SOCK_CLOEXEC)
     if fd < 0:
         raise _error()
@@ -59,7 +59,7 @@ def _recv(connection: socket.socket, most: int, flags: int) -> bytes | None:
         if not isinstance(error, BlockingIOError):
             raise error
         return None
-    return buffer.raw[:size]
+    return ctypes.string_at(buffer, size)
 
 
 def _error() -> OSError:

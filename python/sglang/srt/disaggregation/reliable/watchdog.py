@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -32,9 +33,11 @@ LOOP = "loop"
 # A stall that goes on is told again after so many seconds.
 REPEAT_S = 600.0
 # Two reports of a process are so many seconds apart: what else stands still meanwhile is told then, if it still does.
-SPACING_S = 60.0
-# What left a group is remembered for no more groups than this.
-MOST_GROUPS = 1024
+SPACING_S = 10.0
+# No limit that follows from a deadline is less, and nobody looks more often, in seconds.
+LEAST_S, LEAST_PERIOD_S = 1.0, 0.1
+# So many rooms of each peer are remembered that ended last, and no more peers than this.
+KEPT_ROOMS, MOST_PEERS = 8, 1024
 
 
 @dataclass(frozen=True)
@@ -51,27 +54,42 @@ def group_of(role: Role, phase: Phase, peer: str | None) -> Group:
 
 
 class Departures:
-    """When a room last left each group for the better. Any thread may tell and read; times are the ledger's."""
+    """When a room last left each group for the better, from the last rooms of each peer that ended. Any thread may tell
+    and read; times are the ledger's.
 
-    def __init__(self, most: int = MOST_GROUPS) -> None:
+    Telling is one step for each room that ends; what it means is worked out where somebody asks.
+    """
+
+    def __init__(self, peers: int = MOST_PEERS) -> None:
         self._lock = threading.Lock()
-        self._last: dict[Group, float] = {}
-        self._most = most
+        self._last: dict[str | None, deque[EndedRoom]] = {}
+        self._peers = peers
 
     def ended(self, room: EndedRoom) -> None:
         """For ``ledger.on_end``."""
-        left = list(departures(room))
-        if room.outcome is Outcome.SUCCESS:
-            left.append((group_of(room.role, room.phase, room.peer), room.at))
-        with self._lock:
-            for group, at in left:
-                self._last[group] = max(at, self._last.get(group, at))
-            while len(self._last) > self._most:
-                del self._last[min(self._last, key=self._last.__getitem__)]
+        known = self._last.get(room.peer)
+        if known is None:
+            known = self._known(room.peer)
+        known.append(room)
 
     def read(self) -> dict[Group, float]:
         with self._lock:
-            return dict(self._last)
+            rooms = [room for known in self._last.values() for room in list(known)]
+        last: dict[Group, float] = {}
+        for room in rooms:
+            for group, at in departures(room):
+                last[group] = max(at, last.get(group, at))
+            if room.outcome is Outcome.SUCCESS:
+                group = group_of(room.role, room.phase, room.peer)
+                last[group] = max(room.at, last.get(group, room.at))
+        return last
+
+    def _known(self, peer: str | None) -> deque[EndedRoom]:
+        with self._lock:
+            if len(self._last) >= self._peers:
+                # The peer that was first heard of: it may well be gone.
+                del self._last[next(iter(self._last))]
+            return self._last.setdefault(peer, deque(maxlen=KEPT_ROOMS))
 
 
 def departures(room: RoomRecord) -> Iterable[tuple[Group, float]]:
@@ -116,11 +134,11 @@ def stills(live: Iterable[RoomRecord], moved: Mapping[Group, float]) -> list[Sti
 
 def soft_limits(role: Role, soft_s: float, deadlines: Mapping[Phase, float], write_s: float) -> dict[str, float]:
     """Seconds after which a group of each phase counts as stalled, well before something ends its rooms. ``soft_s``:
-    at most. ``write_s``: how long a write may take."""
+    at most. ``write_s``: how long a write may take. What has a second or two ends before anybody could say more."""
     found: dict[str, float] = {phase: min(soft_s, deadlines[phase] / 2) for phase in PHASES[role]}
     if role is Role.PREFILL:
         found[PrefillPhase.TRANSFERRING] = min(found[PrefillPhase.TRANSFERRING], write_s / 2)
-    return found
+    return {phase: max(seconds, min(soft_s, LEAST_S)) for phase, seconds in found.items()}
 
 
 @dataclass(frozen=True)
@@ -166,7 +184,7 @@ class Stalls:
     @property
     def period_s(self) -> float:
         """How often to look, in seconds."""
-        return min(1.0, min(self.limits.values()) / 5)
+        return max(LEAST_PERIOD_S, min(1.0, min(self.limits.values()) / 5))
 
     @property
     def idle(self) -> bool:

@@ -86,6 +86,14 @@ _OF_DECODE: Mapping[str, tuple[Cause, str]] = {
 _BY_PHASE = {Role.PREFILL: _OF_PREFILL, Role.DECODE: _OF_DECODE}
 
 
+def usual(role: Role) -> list[tuple[str, Cause]]:
+    """The phases and causes that may come together, that of the loop aside: a counter starts at 0 for each."""
+    everywhere = (Cause.CONTROL_THREAD_DEAD, Cause.RANK_OUT_OF_STEP, Cause.LOOP_WEDGED)
+    found = [(str(phase), cause) for phase, (own, _) in _BY_PHASE[role].items() for cause in (*everywhere, own)]
+    written = (PrefillPhase.WAITING, PrefillPhase.TRANSFERRING) if role is Role.PREFILL else ()
+    return found + [(str(phase), Cause.TRANSFER_STALLED) for phase in written]
+
+
 def diagnose(
     role: Role, phase: str, peer: str | None, rooms: Sequence[RoomRecord], limit_s: float, evidence: Evidence
 ) -> Diagnosis:

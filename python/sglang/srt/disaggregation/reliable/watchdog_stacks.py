@@ -19,7 +19,7 @@ from typing import Any
 MOST_FRAMES = 60
 # So far from the innermost frame a collective, or a wait for the GPU, is looked for.
 NEAR = 12
-PYSPY_TIMEOUT_S = 20.0
+PYSPY_TIMEOUT_S = 10.0
 MOST_CHARACTERS = 100_000
 PR_SET_PTRACER = 0x59616D61
 

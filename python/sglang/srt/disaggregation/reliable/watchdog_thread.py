@@ -35,7 +35,7 @@ from sglang.srt.disaggregation.reliable.watchdog import (
     soft_limits,
     stills,
 )
-from sglang.srt.disaggregation.reliable.watchdog_cause import Diagnosis, Evidence, Rank, diagnose
+from sglang.srt.disaggregation.reliable.watchdog_cause import Cause, Diagnosis, Evidence, Rank, diagnose, usual
 from sglang.srt.disaggregation.reliable.watchdog_report import Scene
 from sglang_pd.environ import envs
 from sglang_pd.ranks import Rank as Announced
@@ -63,7 +63,8 @@ class Watchdog:
         limits[LOOP] = max(soft_s, envs.SGLANG_PD_LOOP_TIMEOUT.get())
         more = 0.0 if manager.accounts.speaks else SILENT_S
         self._stalls = Stalls({phase: seconds + more for phase, seconds in limits.items()})
-        self._told: Counter[tuple[str, str]] = Counter()
+        none_yet = [*usual(role), (LOOP, Cause.RANK_OUT_OF_STEP), (LOOP, Cause.LOOP_WEDGED)]
+        self._told: Counter[tuple[str, str]] = Counter({(phase, str(cause)): 0 for phase, cause in none_yet})
         self._last: tuple[float, str] | None = None
         # Deaths of threads counted so far, and when they last grew.
         self._deaths: dict[str, tuple[int, float]] = {}
@@ -75,14 +76,15 @@ class Watchdog:
             time.sleep(self._stalls.period_s)
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """Stalls that were told so far, by phase and cause."""
+        """Stalls that were told so far, by phase and cause; 0 for those that may come."""
         return dict(self._told)
 
     def entry(self, now: Moment) -> dict[str, Any]:
         """For ``/pd/status``. Any thread may ask."""
         told: dict[str, dict[str, int]] = {}
         for (phase, cause), number in sorted(self._told.copy().items()):
-            told.setdefault(phase, {})[cause] = number
+            if number:
+                told.setdefault(phase, {})[cause] = number
         last = self._last
         return {
             "told": told,
@@ -221,7 +223,7 @@ class _Gathering:
     @property
     def own(self) -> Rank:
         if self._own is None:
-            self._own = own_rank(rank_name(self._manager), self._loop_age_s)
+            self._own = own_rank(self._loop_age_s)
         return self._own
 
     @property
@@ -231,15 +233,17 @@ class _Gathering:
         return self._others
 
     def routes(self, threads: Callable[[], dict[str, ThreadState]]) -> dict[str, Any]:
-        return status_routes.routes(self._manager, rank_name(self._manager), {}, threads, ready.loop_age_s)
+        ranks = get_parallel()
+        place = {"tp_rank": ranks.tp_rank, "pp_rank": ranks.pp_rank, "dp_rank": ranks.dp_rank}
+        return status_routes.routes(self._manager, rank_name(), place, threads, ready.loop_age_s)
 
 
-def own_rank(name: str, loop_age_s: float | None) -> Rank:
+def own_rank(loop_age_s: float | None) -> Rank:
     stack = watchdog_stacks.read_main()
     frame = str(stack.frames[0]) if stack.frames else None
-    return Rank(name, loop_age_s, watchdog_stacks.place_of(stack.frames), frame)
+    return Rank(rank_name(), loop_age_s, watchdog_stacks.place_of(stack.frames), frame)
 
 
-def rank_name(manager: Any) -> str:
+def rank_name() -> str:
     ranks = get_parallel()
     return ready.rank_name(ranks.dp_rank, ranks.pp_rank, ranks.tp_rank)

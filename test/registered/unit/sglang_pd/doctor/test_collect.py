@@ -125,6 +125,49 @@ def test_targets_that_hang_cost_the_timeout_once_and_are_findings():
     assert all("hangs: its port takes connections" in one.headline for one in findings[:2])
 
 
+ODD = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(sys.argv[1].encode())
+    def log_message(self, *arguments):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[]", "3", "null", "{oops", '{"ranks": 3, "workers": 3, "loads": 3}',
+        '{"ranks": [3], "workers": [3], "loads": [3]}', '{"ranks": [{"rank": 4, "pid": "x", "said": {"rooms": [{}]}}]}',
+    ],
+)  # fmt: skip
+def test_whoever_answers_something_else_is_no_reason_to_fail(body):
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", ODD, body, str(port)])
+    try:
+        deadline = time.monotonic() + 20
+        while not listens(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        url = f"http://127.0.0.1:{port}"
+        found = collect.snapshot(targets.of_urls([url], [], url.replace("127.0.0.1", "localhost")), Options(timeout=2))
+        assert all(
+            one.replies[path].status == 200
+            for one in found.servers
+            for path in one.replies
+            if path in ("/ready", STATUS)
+        )
+        assert judge(Case(found))
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_evidence_that_is_not_gathered_in_time_is_said(monkeypatch):
     monkeypatch.setattr(collect, "gather", lambda *arguments: time.sleep(60))
     found = collect.snapshot([Target("slow", "decode", "http://x:1", 5)], Options(timeout=0.2))

@@ -9,6 +9,7 @@ from email.message import Message
 import pytest
 
 from sglang_pd.doctor.fetch import check_url, clock_difference, get
+from sglang_pd.doctor.paths import OVER
 from sglang_pd.doctor.tasks import Deadline
 from sglang_pd.errors import UserError
 
@@ -93,7 +94,7 @@ def test_one_that_drips_costs_the_deadline_and_no_more():
 
 
 def test_after_the_deadline_nobody_is_asked():
-    assert get("http://127.0.0.1:1", "/", Deadline(0.0)).problem == "it was not asked any more: the time was over"
+    assert get("http://127.0.0.1:1", "/", Deadline(0.0)).problem == OVER
 
 
 @pytest.mark.parametrize(

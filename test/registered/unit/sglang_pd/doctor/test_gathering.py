@@ -1,6 +1,7 @@
 """Logs, processes, GPUs and targets: what is read from this machine, and how."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -133,6 +134,21 @@ def test_flags(arguments, value):
     assert processes.flag(arguments, "--port") == value
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("python\0-m\0x\0--port\x001", ["python", "-m", "x", "--port", "1"]),
+        ("python -m x --port 1", ["python", "-m", "x", "--port", "1"]),
+        ("python -m x --note 'a b'", ["python", "-m", "x", "--note", "a b"]),
+        ("python -m x --note it's", ["python", "-m", "x", "--note", "it's"]),
+        ("sglang::scheduler", ["sglang::scheduler"]),
+        ("", [""]),
+    ],
+)
+def test_command_lines(text, found):
+    assert processes.words(text) == found
+
+
 def test_where_a_process_writes_to(tmp_path):
     path = tmp_path / "out.log"
     with path.open("w") as output:
@@ -211,6 +227,22 @@ def test_py_spy_that_fails_or_hangs(tmp_path, monkeypatch, code, problem):
 )
 def test_what_a_command_line_runs(command, role, url):
     assert targets.what_runs(command.split()) == (role, url)
+
+
+def test_a_server_that_a_shell_started():
+    """As a unit may do."""
+    code = "import time; time.sleep(60)"
+    server = f"{sys.executable} -c '{code}' --disaggregation-mode decode --port 31777"
+    shell = subprocess.Popen(["sh", "-c", f"{server} & wait"], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20
+        while targets.what_serves(shell.pid)[0] == shell.pid:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert targets.what_serves(shell.pid)[1:] == ("decode", "http://127.0.0.1:31777")
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
 
 
 def test_a_unit():

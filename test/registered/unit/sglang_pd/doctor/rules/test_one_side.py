@@ -1,6 +1,9 @@
 """Requests that one side alone has; pages that there are none of; prefills that cannot be found; sides that differ."""
 
-from harness.evidence import BOOTSTRAP, case, ended, gateway, only, room, server, status
+from dataclasses import replace
+
+from harness.evidence import BOOTSTRAP, answer, case, ended, gateway, only, room, server, status
+from sglang_pd.doctor.evidence import Reply
 from sglang_pd.doctor.finding import Severity, Support
 from sglang_pd.doctor.rules import layout, pool, registration, starved
 
@@ -32,6 +35,17 @@ def test_failures_on_prefill_only():
 def test_a_room_that_both_have_is_not_alone():
     prefill = server("prefill", rooms=[room(1, "bootstrapping", 4.0)])
     assert not list(starved.look(case(prefill, server("decode", rooms=[room(1, "allocating", 4.0)]))))
+
+
+def test_a_decode_that_may_have_forgotten_it_is_asked_by_number():
+    prefill = server("prefill", rooms=[room(1, "bootstrapping", 4.0)])
+    busy = server("decode", ranks={"tp0": status("decode", [ended(number) for number in range(100, 200)])})
+    assert not list(starved.look(case(prefill, busy)))
+    path = "/pd/rooms?room=1"
+    asked = replace(
+        busy, replies={**busy.replies, path: Reply(path, 200, 0.0, answer("rooms", {"tp0": {"rooms": []}}))}
+    )
+    assert only(starved.look(case(prefill, asked))).rooms_total == 1
 
 
 def test_a_decode_that_does_not_list_its_rooms_may_have_it():

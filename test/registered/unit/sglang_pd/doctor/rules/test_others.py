@@ -11,6 +11,7 @@ from harness.evidence import (
     ended,
     gateway,
     gpu,
+    log,
     main,
     only,
     room,
@@ -23,8 +24,9 @@ from harness.evidence import (
 )  # fmt: skip
 from sglang_pd.doctor import report
 from sglang_pd.doctor.case import Case
-from sglang_pd.doctor.evidence import Server
+from sglang_pd.doctor.evidence import Reply, Server
 from sglang_pd.doctor.finding import Severity, Support
+from sglang_pd.doctor.paths import OVER, STATUS
 from sglang_pd.doctor.rules import RULES, collective, failing, judge, reach, skew
 from sglang_pd.doctor.rules import gateway as at_gateway
 
@@ -50,8 +52,11 @@ def test_targets_that_do_not_answer(target, headline):
 
 def test_a_unit_without_a_process():
     unit = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}
-    found = only(reach.look(case(Server("sglang-decode.service", None, None, unit=unit))))
-    assert found.evidence_for == ("systemd: failed (failed), result exit-code",)
+    words = log("ERROR: out of memory")
+    found = only(reach.look(case(Server("sglang-decode.service", None, None, unit=unit, log=words))))
+    assert found.evidence_for == (
+        "systemd: failed (failed), result exit-code", "its log ends with: ERROR: out of memory",
+    )  # fmt: skip
 
 
 def test_a_server_that_answers_is_reached():
@@ -134,6 +139,13 @@ def test_every_failure_is_told_and_those_that_are_over_are_notes():
     assert over.evidence_against == ("3 rooms with it ended well since",)
 
 
+def test_failures_that_another_finding_explains_are_not_told_twice():
+    findings = judge(two_decodes(["transfer_timeout"] * 4, ["delivered"] * 5))
+    assert [one.rule for one in findings] == ["one_bad_peer"]
+    rules = [one.rule for one in judge(two_decodes(["transfer_timeout"] * 4, ["delivered"] * 11 + ["aux_missing"]))]
+    assert rules == ["one_bad_peer", "failing"]
+
+
 def test_failures_with_a_peer_that_was_started_anew_are_over():
     rooms = [ended(1, "peer_lost", 60.0, peer=BOOTSTRAP)]
     prefill = server("prefill", ranks={"tp0": status("prefill", started_at=1_800_000_000.0 - 30.0)})
@@ -204,6 +216,14 @@ def test_too_little_to_call_it_healthy(servers):
     found = judge(case(*servers))[0]
     assert (found.rule, found.severity) == ("not_enough_evidence", Severity.UNKNOWN)
     assert found.evidence_against
+
+
+@pytest.mark.parametrize("replies", [{}, {STATUS: Reply(STATUS, problem=OVER)}])
+def test_a_server_that_was_not_asked_in_time_is_not_unreachable(replies):
+    late = replace(server("decode"), replies=replies, later={})
+    found = judge(case(server("prefill"), late))[0]
+    assert (found.rule, found.severity) == ("not_enough_evidence", Severity.UNKNOWN)
+    assert "decode-0 was not asked in time" in found.evidence_against
 
 
 def test_a_server_that_wants_a_key():

@@ -33,6 +33,13 @@ def test_when_it_died_stands_in_the_log():
     assert "its port still takes connections, and does not answer" in found.evidence_for
 
 
+def test_rooms_that_failed_before_it_died_are_not_its():
+    line = "[2027-01-15 07:59:50] Subprocess scheduler_0 (pid=100) crashed with exit code -9. Triggering SIGQUIT"
+    rooms = [ended(1, "peer_lost", 9.0, peer="10.0.0.1:8998"), ended(2, "peer_silent", 30.0, peer="10.0.0.1:8998")]
+    prefill = server("prefill", problems=GONE, processes=[main()], log=log(line))
+    assert [one.room for one in only(dead(case(prefill, server("decode", rooms=rooms)))).rooms] == [1]
+
+
 def test_a_crash_of_an_earlier_life_is_no_news():
     line = "[2027-01-15 07:00:00] Subprocess scheduler_0 (pid=55) crashed with exit code -9. Triggering SIGQUIT"
     assert not list(dead(case(server("prefill", processes=[main(), scheduler()], log=log(line)))))

@@ -71,9 +71,27 @@ def test_the_incident():
     text = " | ".join(found.evidence_for)
     assert "prefill-0 has been up for 17h00m, decode-0 for 1m40s: it was restarted alone" in text
     assert "the log of decode-0 has 4 starts" in text
-    assert "prefill-0 has 1 in its in-flight queue that do not leave it" in text
+    assert "prefill-0 has 1 in its in-flight queue, and computes nothing" in text
     assert "1 failed transfer, the last 1m40s ago, that of decode-0 0" in text
     assert [(one.room, one.rid, one.prefill) for one in found.rooms] == [(17, "a1", "Prefill transfer failed")]
+
+
+def test_failures_of_which_nothing_is_left_are_a_warning():
+    prefill = stock("prefill", started_ago=17 * 3600.0, log=log(FAILED))
+    found = only(look(case(prefill, stock("decode", started_ago=100.0, log=log(starts=4)))))
+    assert (found.severity, found.support) == (Severity.WARNING, Support.LIKELY)
+    assert "nothing is seen to be pinned on prefill-0 now" in found.evidence_against
+
+
+def test_a_busy_prefill_has_requests_in_every_queue():
+    pinned = {"disaggregation": {"prefill_inflight_queue_reqs": 5}}
+    prefill = stock("prefill", loads=pinned, loads_later={"num_used_tokens": 900}, started_ago=17 * 3600.0)
+    assert not list(look(case(prefill, stock("decode", started_ago=100.0))))
+
+
+def test_a_failure_long_after_the_restart_is_not_blamed_on_it():
+    prefill = stock("prefill", started_ago=90_000.0, log=log(FAILED.replace("07:58:20", "07:10:00")))
+    assert not list(look(case(prefill, stock("decode", started_ago=50_000.0))))
 
 
 def test_ages_alone_are_no_fault():

@@ -17,7 +17,8 @@ from harness.evidence import (
     status,
     stock,
 )  # fmt: skip
-from sglang_pd.doctor.finding import Support
+from sglang_pd.doctor.finding import Severity, Support
+from sglang_pd.doctor.rules import watchdog
 from sglang_pd.doctor.rules.stalled import look
 
 PINNED = [room(1, "transferring", 30.0, peer=DECODE), room(2, "waiting", 29.0, peer=DECODE)]
@@ -42,6 +43,18 @@ def test_a_second_suffices_where_one_side_is_stopped():
     assert found.support is Support.SURE
     assert "scheduler 20 of decode-0 stands still" in found.headline
     assert found.todo[0].startswith("kill -CONT 20")
+
+
+def test_rooms_that_ended_for_the_silence_of_one_that_is_stopped():
+    prefill = server(
+        "prefill", rooms=[ended(1, "peer_silent", 2.0, peer=DECODE), ended(2, "peer_silent", 999.0, peer=DECODE)]
+    )
+    decode = server(
+        "decode", problems={"tp0": "no answer within 1 s"}, processes=[main(), scheduler(20, "T")], ports=[40002]
+    )
+    found = only(look(case(prefill, decode)))
+    assert [one.room for one in found.rooms] == [1]
+    assert "failed since: peer_silent 1" in found.evidence_for
 
 
 def test_a_room_of_a_moment_is_not_pinned():
@@ -90,3 +103,42 @@ def test_upstreams_in_flight_queue_that_does_not_move():
     assert found.headline == "1 request pinned in the in-flight queue of prefill-0"
     assert "no batch was logged for 1m00s" in found.evidence_for
     assert "do not say which requests" in found.evidence_against[0]
+
+
+def test_upstreams_in_flight_queue_of_a_prefill_that_computes():
+    queue = {"disaggregation": {"prefill_inflight_queue_reqs": 1}}
+    prefill = stock("prefill", loads=queue, loads_later={"total_prefill_busy_us": 9, "num_used_tokens": 10})
+    assert not list(look(case(prefill, stock("decode"))))
+
+
+def stall(cause, **more):
+    return {
+        "phase": "waiting", "peer": BOOTSTRAP, "cause": cause, "text": "nothing comes", "rooms": 1,
+        "since_at": AT - 31.0, "seconds": 31.0,
+    } | more  # fmt: skip
+
+
+def watched(*stalls):
+    rooms = [room(1, "waiting", 31.0, peer=BOOTSTRAP), room(2, "allocating", 31.0)]
+    told = {"open": list(stalls), "last_report": {"at": AT, "file": "/stalls/1.json"}}
+    return case(server("prefill"), server("decode", rooms=rooms, ranks={"tp0": status("decode", rooms, stalls=told)}))
+
+
+def test_a_stall_that_only_a_watchdog_sees():
+    found = only(watchdog.look(watched(stall("not_scheduled"))))
+    assert (found.hop, found.severity, found.since) == ("decode-0 (waiting) ↔ prefill-0", Severity.FAULT, AT - 31.0)
+    assert found.evidence_for == (
+        "not_scheduled in waiting: 1 rooms, for 31.0 s", "its report, with stacks: /stalls/1.json",
+    )  # fmt: skip
+    assert [one.room for one in found.rooms] == [1]
+
+
+def test_a_watchdog_that_waits_for_the_other_side_accuses_it_only():
+    found = only(watchdog.look(watched(stall("waiting_for_peer"))))
+    assert (found.severity, found.support) == (Severity.WARNING, Support.POSSIBLE)
+    assert found.todo == ("look at prefill-0 first",)
+
+
+def test_a_stalled_loop_holds_up_all_rooms():
+    found = only(watchdog.look(watched(stall("loop_wedged", phase="loop", peer=None))))
+    assert (found.hop, found.rooms_total) == ("decode-0 (loop)", 2)

@@ -27,7 +27,7 @@ from sglang.srt.disaggregation.reliable.reasons import Outcome, Reason
 sys.setswitchinterval(1e-5)
 ledger = Ledger(Role.DECODE)
 manager = SimpleNamespace(accounts=SimpleNamespace(ledger=ledger), quarantine=Quarantine(), messages=MessageCounters(),
-                          control=Supervisor(), reconnects=Reconnects())
+                          control=Supervisor(), reconnects=Reconnects(), watchdog=SimpleNamespace(counts=dict))
 
 def play(seed):
     dice = random.Random(seed)
@@ -60,7 +60,15 @@ def churning(tmp_path: Path):
         rank.wait()
 
 
-def scrape(app) -> str:
+# What Prometheus 2 sends, and Prometheus 3.
+ACCEPT = (
+    b"application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    b"text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    b"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.1",
+)
+
+
+def scrape(app, *headers: tuple[bytes, bytes]) -> str:
     """One GET of ``/metrics`` by ASGI."""
     sent = []
 
@@ -71,7 +79,7 @@ def scrape(app) -> str:
         sent.append(message)
 
     scope = {
-        "type": "http", "method": "GET", "path": "/metrics", "root_path": "", "query_string": b"", "headers": [],
+        "type": "http", "method": "GET", "path": "/metrics", "root_path": "", "query_string": b"", "headers": headers,
         "http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("y", 1),
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
@@ -146,6 +154,19 @@ def test_the_text_has_types_and_a_cumulative_histogram(tmp_path: Path, app):
         'sglang:pd_phase_seconds_sum{phase="waiting",role="decode"} 900.5',
     ):
         assert re.search("^" + re.escape(line) + "$", text, re.MULTILINE), line + "\n" + text
+
+
+@pytest.mark.parametrize("accept", ACCEPT, ids=["prometheus-2", "prometheus-3"])
+def test_names_keep_their_colon_whatever_format_is_asked_for(tmp_path: Path, app, accept: bytes):
+    from sglang.srt.disaggregation.reliable import families, readings
+    from sglang.srt.disaggregation.reliable.readings import Reading
+
+    samples = {family.name: [] for family in families.FAMILIES}
+    samples[families.STARTED.name] = [(("decode",), 6)]
+    readings.write(tmp_path, Reading("decode", 0.0, samples))
+    text = scrape(app, (b"accept", accept))
+    assert 'sglang:pd_rooms_started_total{role="decode"} 6.0' in text
+    assert "sglang_" not in text
 
 
 def test_another_last_route_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

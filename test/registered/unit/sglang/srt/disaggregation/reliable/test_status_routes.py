@@ -10,7 +10,7 @@ import pytest
 
 from sglang.srt.disaggregation.reliable import ready, status_routes
 from sglang.srt.disaggregation.reliable.endpoint import Asked, Endpoint
-from sglang_pd.status import PATHS, PEERS, ROOMS, STATUS
+from sglang_pd.status import PATHS, PEERS, ROOMS, STACKS, STATUS
 from sglang_pd.version import __version__
 
 
@@ -57,6 +57,16 @@ def test_age_and_start_are_those_of_the_process():
     said = routes(upstreams_manager())[STATUS]()
     assert 0 < said["age_seconds"] < 24 * 3600
     assert said["started_at"] + said["age_seconds"] == pytest.approx(time.time(), abs=1)
+
+
+def test_a_rank_tells_where_its_threads_are(endpoint):
+    status, said = ask(endpoint, STACKS)
+    assert (status, said["schema"]["name"], said["loop_age_seconds"]) == (200, "sglang-pd/stacks", 0.5)
+    assert said["place"] == "elsewhere"
+    main = said["stacks"][0]
+    assert main["main"]
+    assert said["frame"] == main["frames"][0]
+    assert any(frame.startswith("test_a_rank_tells_where_its_threads_are (") for frame in main["frames"])
 
 
 def test_with_upstreams_classes_every_path_answers(endpoint):

@@ -8,7 +8,7 @@ from sglang.srt.disaggregation.reliable.ledger import Ledger
 from sglang.srt.disaggregation.reliable.phases import PHASES, DecodePhase, PrefillPhase, Role
 from sglang.srt.disaggregation.reliable.status_lanes import Lane
 from sglang.srt.disaggregation.reliable.watchdog import LOOP
-from sglang.srt.disaggregation.reliable.watchdog_cause import Cause, Evidence, Rank, diagnose
+from sglang.srt.disaggregation.reliable.watchdog_cause import Cause, Evidence, Rank, diagnose, usual
 from sglang.srt.disaggregation.reliable.watchdog_stacks import Place
 
 LIMIT = 30.0
@@ -138,6 +138,17 @@ def test_where_nothing_is_wrong_here_the_phase_tells(role, phase, cause):
 def test_every_phase_has_a_cause(role):
     for phase in PHASES[role]:
         assert found(FINE, role, phase).text
+
+
+def test_the_usual_pairs_are_those_that_are_found():
+    prefill = set(usual(Role.PREFILL))
+    assert ("waiting", Cause.TRANSFER_STALLED) in prefill
+    assert ("transferring", Cause.TRANSFER_STALLED) in prefill
+    assert Cause.TRANSFER_STALLED not in {cause for _, cause in usual(Role.DECODE)}
+    for role in Role:
+        for phase in PHASES[role]:
+            assert (phase, found(FINE, role, phase).cause) in usual(role)
+            assert (phase, found(replace(FINE, dead={"x": "y"}), role, phase).cause) in usual(role)
 
 
 def test_a_loop_without_rooms_is_diagnosed_too():
