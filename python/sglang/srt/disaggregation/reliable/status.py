@@ -32,6 +32,7 @@ class Speaker:
     """A scheduler rank, as far as it does not change.
 
     ``rank``: unique in its server, such as ``tp0``. ``started_at``: of its process, seconds since the epoch.
+    ``incarnation``: which life of it this is, as its peers call it; None with upstream's classes.
     ``classes``: that of its KV manager. ``speaks``: whether it counts and logs for the tensor-parallel ranks of its
     server; None with upstream's classes. ``agent``: NIXL's name of it, new with each process. ``address``: ``ip:port``
     that it listens on for control messages. ``coordinates``: its place among the ranks; None where not known.
@@ -42,6 +43,7 @@ class Speaker:
     rank: str
     pid: int
     started_at: float
+    incarnation: str | None
     versions: Mapping[str, str | None]
     environment: Mapping[str, str]
     classes: str
@@ -92,6 +94,7 @@ def status(
     return {
         **speaker.head("status", now),
         "started_at": round(speaker.started_at, 3),
+        "incarnation": speaker.incarnation,
         "age_seconds": round(age_s, 3),
         "loop_age_seconds": None if loop_age_s is None else round(loop_age_s, 3),
         "scheduler": None if scheduler is None else dict(scheduler),

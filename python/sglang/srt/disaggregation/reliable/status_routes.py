@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang.srt.disaggregation.reliable import (
+    incarnation,
     status_peers,
     status_rooms,
     status_scheduler,
@@ -94,6 +95,7 @@ def speaker_of(manager: Any, rank: str, coordinates: Mapping[str, int | None], s
         rank=rank,
         pid=os.getpid(),
         started_at=started_at,
+        incarnation=None if accounts is None else incarnation.mine(),
         versions={"sglang": _version("sglang"), "sglang-pd": __version__, "nixl": _version("nixl")},
         environment=environ.given(),
         classes=type(manager).__name__,

@@ -45,6 +45,7 @@ def speaker(role=Role.DECODE):
         rank="tp0",
         pid=71,
         started_at=EPOCH - 60,
+        incarnation="0a1b2c3d@1699999940",
         versions={"sglang": "0.5.23", "sglang-pd": "0.1.0", "nixl": None},
         environment={"SGLANG_PD_RELIABLE": "1"},
         classes="ReliableKVManager",
@@ -102,6 +103,7 @@ def test_status_begins_with_its_schema_and_who_speaks(world):
     said = as_json(status(speaker(), NOW, 60.0, {}, 0.25, numbers(world)))
     assert said["schema"] == {"name": "sglang-pd/status", "version": 1}
     assert (said["role"], said["rank"], said["pid"], said["at"]) == ("decode", "tp0", 71, EPOCH)
+    assert said["incarnation"] == "0a1b2c3d@1699999940"
     assert (said["started_at"], said["age_seconds"], said["loop_age_seconds"]) == (EPOCH - 60, 60.0, 0.25)
     assert said["versions"] == {"sglang": "0.5.23", "sglang-pd": "0.1.0", "nixl": None}
     assert said["environment"] == {"SGLANG_PD_RELIABLE": "1"}
