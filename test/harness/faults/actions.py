@@ -115,7 +115,7 @@ def bootstrap_server(mode: str, seconds: float) -> Action:
         http.mode = mode  # type: ignore[assignment]
         healed_at = time.monotonic() + seconds
         while not request.opened("decode"):
-            if time.monotonic() > healed_at:
+            if http.mode != "pass" and time.monotonic() > healed_at:
                 http.mode = "pass"
                 http.sever()
             request.try_open_decode()

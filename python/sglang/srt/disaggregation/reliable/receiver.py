@@ -25,6 +25,7 @@ from sglang.srt.disaggregation.reliable.phases import DecodePhase
 from sglang.srt.disaggregation.reliable.quarantine import Held
 from sglang.srt.disaggregation.reliable.reasons import Reason
 from sglang.srt.disaggregation.reliable.reminders import Reminders
+from sglang.srt.disaggregation.reliable.room import RoomRecord
 
 logger = logging.getLogger(__name__)
 
@@ -111,15 +112,16 @@ class ReliableKVReceiver(NixlKVReceiver):
         """Upstream's scheduler does so once :meth:`poll` said that it may; one that does not look waits here."""
         if self._asked is not None:
             self._finish_init()
-        if self.kv_mgr.request_status.get(self.bootstrap_room) == KVPoll.Failed:
-            # It ended since the scheduler looked: prefill was told, and must not hear of it as of a new room.
-            return
-        self.pages = len(kv_indices)
-        super().send_metadata(kv_indices, *args, **kwargs)
-        self.reminders.sent(time.monotonic())
-        ledger = self.kv_mgr.accounts.ledger
-        if ledger.enter(self.bootstrap_room, DecodePhase.WAITING):
-            self.kv_mgr.accounts.sized(self.bootstrap_room, len(kv_indices), self.kv_mgr.page_bytes)
+        with self._lifecycle_lock:
+            if self.kv_mgr.request_status.get(self.bootstrap_room) == KVPoll.Failed:
+                # It ended since the scheduler looked: prefill was told, and must not hear of it as of a new room.
+                return
+            self.pages = len(kv_indices)
+            super().send_metadata(kv_indices, *args, **kwargs)
+            self.reminders.sent(time.monotonic())
+            ledger = self.kv_mgr.accounts.ledger
+            if ledger.enter(self.bootstrap_room, DecodePhase.WAITING):
+                self.kv_mgr.accounts.sized(self.bootstrap_room, len(kv_indices), self.kv_mgr.page_bytes)
 
     def _send_bootstrap_message(self, *, bootstrap_info: dict, message: list[bytes], operation: str) -> bool:
         if operation == "send_metadata":
@@ -176,6 +178,14 @@ class ReliableKVReceiver(NixlKVReceiver):
         """Whether it still needs its prefill."""
         status = self.kv_mgr.request_status.get(self.bootstrap_room)
         return not self._cleared and status not in (None, KVPoll.Success, KVPoll.Failed)
+
+    def expire(self, overdue: RoomRecord, reason: Failure) -> None:
+        """The deadline of a phase is over: the room fails, unless it has gone on or ended since. At once with what the
+        scheduler does: prefill hears of an abort before the metadata, or after it and with a question."""
+        ledger = self.kv_mgr.accounts.ledger
+        with self._lifecycle_lock:
+            if ledger.expire(overdue.room, overdue.generation, overdue.phase, reason.reason) is not None:
+                self.give_up(reason)
 
     def give_up(self, reason: Failure) -> None:
         """The room fails, and prefill is told; for other threads than the scheduler's, which may be done with it."""

@@ -56,15 +56,14 @@ class Watch:
         seconds = overdue.room.phase_seconds()[phase]
         reason = self._why(room, overdue.reason)
         text = failure(reason, f"{reason.sentence} It was {phase} for {seconds:.1f} s.")
-        if self._manager.accounts.ledger.expire(room, overdue.room.generation, phase, reason) is None:
-            # It went on, or ended, since it was found overdue.
-            return
-        if overdue.room.role is Role.PREFILL:
+        if overdue.room.role is Role.DECODE and (receiver := self.ends.get(room)) is not None:
+            receiver.expire(overdue.room, text)
+        elif self._manager.accounts.ledger.expire(room, overdue.room.generation, phase, reason) is not None:
+            # It has not gone on, or ended, since it was found overdue.
             self._manager.record_failure(room, text)
             self._manager.update_status(room, KVPoll.Failed)
-            self._manager.prefill.ended(room, text)
-        elif (receiver := self.ends.get(room)) is not None:
-            receiver.give_up(text)
+            if overdue.room.role is Role.PREFILL:
+                self._manager.prefill.ended(room, text)
 
     def _why(self, room: int, reason: Reason) -> Reason:
         """A rank is asked for once the layout is known: without it, the bootstrap server never answered at all."""

@@ -34,8 +34,8 @@ class Model:
         for room in self.live:
             if room.number == number and generation in (None, room.generation):
                 return room
-        remembered = self.ended_numbers[max(0, len(self.ended_numbers) - self.tombstones) :]
-        self.anomalies[again if generation is not None or number in remembered else Anomaly.UNKNOWN] += 1
+        known = generation is not None or number in self.ended_numbers
+        self.anomalies[again if known else Anomaly.UNKNOWN] += 1
         return None
 
     def start(self, number: int) -> bool:
@@ -67,6 +67,8 @@ class Model:
         if number in self.ended_numbers:
             self.ended_numbers.remove(number)
         self.ended_numbers.append(number)
+        # What is forgotten stays so, also when a later one is started again.
+        del self.ended_numbers[: max(0, len(self.ended_numbers) - self.tombstones)]
         return True
 
 

@@ -1,5 +1,6 @@
 """Who may still give a room up when the scheduler is done with it: the deadline thread comes late, whatever it does."""
 
+import dataclasses
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
@@ -82,3 +83,16 @@ def test_a_deadline_that_comes_when_the_scheduler_is_done_changes_nothing(receiv
     assert not manager.failure_records
     (record,) = manager.accounts.ledger.ended_rooms()
     assert record.reason is Reason.DELIVERED
+
+
+def test_a_deadline_of_a_phase_that_the_room_has_left_changes_nothing(receiver: ReliableKVReceiver):
+    """Found overdue before the scheduler sent the metadata, told after it."""
+    ledger = receiver.kv_mgr.accounts.ledger
+    (record,) = ledger.live_rooms()
+    receiver.expire(dataclasses.replace(record, phase=DecodePhase.ALLOCATING), LATE)
+    assert receiver.poll() == KVPoll.Success
+    assert receiver.kv_mgr.sent == []
+    receiver.expire(record, LATE)
+    assert receiver.poll() == KVPoll.Failed
+    assert receiver.kv_mgr.sent == [b"ABORT"]
+    assert [ended.reason for ended in ledger.ended_rooms()] == [Reason.AUX_MISSING]

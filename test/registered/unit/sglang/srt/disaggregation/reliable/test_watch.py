@@ -31,11 +31,12 @@ class Manager:
 
 
 class Receiver:
-    def __init__(self):
-        self.reasons = []
+    def __init__(self, ledger):
+        self.ledger, self.reasons = ledger, []
 
-    def give_up(self, reason):
-        self.reasons.append(reason.reason)
+    def expire(self, overdue, reason):
+        if self.ledger.expire(overdue.room, overdue.generation, overdue.phase, reason.reason):
+            self.reasons.append(reason.reason)
 
 
 def wait_for_end(manager):
@@ -73,7 +74,8 @@ def test_prefill_fails_the_room_and_tells_decode(monkeypatch, caplog):
 
 def test_decode_fails_the_room_and_its_receiver_tells_prefill(monkeypatch):
     monkeypatch.setenv("SGLANG_PD_DECODE_WAITING_TIMEOUT", "0.05")
-    manager, receiver = Manager(Role.DECODE), Receiver()
+    manager = Manager(Role.DECODE)
+    receiver = Receiver(manager.accounts.ledger)
     ended, records = wait_for_end(manager)
     watch = Watch(manager)
     watch.ends[7] = receiver
@@ -88,8 +90,9 @@ def test_decode_fails_the_room_and_its_receiver_tells_prefill(monkeypatch):
 
 
 def test_a_room_that_went_on_or_another_of_its_number_is_left_alone():
-    manager, receiver = Manager(Role.DECODE), Receiver()
+    manager = Manager(Role.DECODE)
     ledger, watch = manager.accounts.ledger, Watch(manager)
+    receiver = Receiver(ledger)
     watch.ends[7] = receiver
     manager.accounts.opened(7)
     ledger.enter(7, DecodePhase.WAITING)
