@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from sglang.srt.disaggregation.base.conn import KVPoll
 
 from sglang.srt.disaggregation.reliable import pulse, stamps, told, wire
+from sglang.srt.disaggregation.reliable.bootstrap_server import INCARNATION
 from sglang.srt.disaggregation.reliable.classify import classify
 from sglang.srt.disaggregation.reliable.control import Result
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
@@ -94,7 +95,7 @@ class DecodeControl:
         self._manager.pulse.heard(message.address, time.monotonic())
         pool = list(self._manager.connection_pool.values())
         ranks = [rank for ranks in pool for rank in ranks if _is_one_of(message.address, [rank])]
-        if any(rank.get("incarnation") not in (None, stamp.sender) for rank in ranks):
+        if any(rank.get(INCARNATION) not in (None, stamp.sender) for rank in ranks):
             self.lost(message.address, time.monotonic())
             return "stale"
         return "handled"

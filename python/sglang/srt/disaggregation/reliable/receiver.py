@@ -18,6 +18,7 @@ from sglang.srt.disaggregation.nixl.conn import NixlKVReceiver
 
 from sglang.srt.disaggregation.reliable import configuration, stamps, verification, wire
 from sglang.srt.disaggregation.reliable.answers import wanted_end
+from sglang.srt.disaggregation.reliable.bootstrap_server import INCARNATION
 from sglang.srt.disaggregation.reliable.bootstrapping import BootstrapError, Rank
 from sglang.srt.disaggregation.reliable.failure import Failure, failure
 from sglang.srt.disaggregation.reliable.outbox import PeerUnreachableError, endpoint
@@ -92,7 +93,7 @@ class ReliableKVReceiver(NixlKVReceiver):
         if ranks := getattr(self, "bootstrap_infos", None):
             # Where there are several, the first stands for its server: they begin and end together.
             ledger = self.kv_mgr.accounts.ledger
-            ledger.identify(self.bootstrap_room, incarnation=ranks[0].get("incarnation"))
+            ledger.identify(self.bootstrap_room, incarnation=ranks[0].get(INCARNATION))
 
     def _get_bootstrap_info_from_server(self, *rank: int) -> dict[str, Any] | None:
         """Upstream asks for a rank that it has no connection to. One that is not known here had a connection when
@@ -140,8 +141,8 @@ class ReliableKVReceiver(NixlKVReceiver):
         logger.warning("room %d: its prefill does not know this decode: registering again", room)
         registration = self.kv_mgr.build_receiver_registration_message()
         for bootstrap_info, metadata in list(self._published):
-            if "incarnation" in bootstrap_info:
-                bootstrap_info["incarnation"] = incarnation if len(self._published) == 1 else None
+            if is_ours(bootstrap_info):
+                bootstrap_info[INCARNATION] = incarnation if len(self._published) == 1 else None
             for message in (registration, metadata):
                 self._send(bootstrap_info, message)
 
@@ -285,9 +286,9 @@ class _Mailbox:
         receiver = self._receiver
         if frames[:2] == [wire.GUARD, b"None"]:
             frames = [*frames, configuration.frame(configuration.of(receiver.kv_mgr))]
-        return [*frames, stamps.stamp(self._info.get("incarnation"), receiver.serial, receiver.reminders.attempt)]
+        return [*frames, stamps.stamp(self._info.get(INCARNATION), receiver.serial, receiver.reminders.attempt)]
 
 
 def is_ours(bootstrap_info: dict[str, Any]) -> bool:
     """Whether a prefill rank runs these classes: its bootstrap server then says which life of it this is."""
-    return "incarnation" in bootstrap_info
+    return INCARNATION in bootstrap_info
