@@ -118,6 +118,16 @@ class Server:
         except (OSError, http.client.HTTPException):
             return None, {}
 
+    def wait_entered(self, room: int, phase: str) -> None:
+        """Until this room is in the phase, or has been. Raises ``AssertionError`` after :data:`PATIENCE_S`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            said = get(f"{self.url}/pd/rooms?room={room}")["ranks"][0]["said"]
+            if said and any(step["phase"] == phase for one in said["rooms"] for step in one["timeline"]):
+                return
+            assert time.monotonic() < deadline, said
+            time.sleep(0.01)
+
     def rank_address(self, rank: int = 0) -> tuple[str, int]:
         """Where a prefill rank hears its control messages; its bootstrap server tells."""
         query = f"prefill_dp_rank=0&prefill_cp_rank=0&target_tp_rank={rank}&target_pp_rank=0"
