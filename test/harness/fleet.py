@@ -118,14 +118,16 @@ class Server:
         except (OSError, http.client.HTTPException):
             return None, {}
 
+    def rooms(self, **wanted: Any) -> list[dict[str, Any]]:
+        """What those of its ranks that answer list on ``/pd/rooms``; ``wanted`` are its parameters."""
+        ranks = get(f"{self.url}/pd/rooms?{urllib.parse.urlencode(wanted)}")["ranks"]
+        return [room for rank in ranks for room in (rank["said"] or {}).get("rooms") or []]
+
     def wait_entered(self, room: int, phase: str) -> None:
         """Until this room is in the phase, or has been. Raises ``AssertionError`` after :data:`PATIENCE_S`."""
         deadline = time.monotonic() + PATIENCE_S
-        while True:
-            said = get(f"{self.url}/pd/rooms?room={room}")["ranks"][0]["said"]
-            if said and any(step["phase"] == phase for one in said["rooms"] for step in one["timeline"]):
-                return
-            assert time.monotonic() < deadline, said
+        while not any(step["phase"] == phase for one in self.rooms(room=room) for step in one["timeline"]):
+            assert time.monotonic() < deadline, f"{self.name}: room {room} is not {phase} after {PATIENCE_S:g} s"
             time.sleep(0.01)
 
     def rank_address(self, rank: int = 0) -> tuple[str, int]:

@@ -14,7 +14,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
@@ -128,8 +127,7 @@ def waiting(fleet, pool, rid, count, decode, tokens=LONG, new=8):
 
 
 def live_rooms(server, **wanted):
-    said = get(f"{server.url}/pd/rooms?{urlencode({'state': 'live', **wanted})}")["ranks"]
-    return [room for rank in said for room in (rank["said"] or {}).get("rooms") or []]
+    return server.rooms(state="live", **wanted)
 
 
 def inflight(server):
