@@ -32,6 +32,8 @@ ENV = {
     "SGLANG_PD_PREFILL_BOOTSTRAPPING_TIMEOUT": str(DEADLINE_S),
     "SGLANG_PD_DECODE_WAITING_TIMEOUT": str(DEADLINE_S),
     "SGLANG_PD_DRAIN_TIMEOUT": str(DRAIN_S),
+    # A write is given up before its peer is: the default of 5 s would end a write that began 2 s after decode hung.
+    "SGLANG_PD_SILENCE_TIMEOUT": str(DEADLINE_S),
 }
 dice = random.Random(5)
 OTHER_PAGES = ("--page-size", "16")
